@@ -1,0 +1,45 @@
+"""Learn solution operators of PDEs with orthogonal attention.
+
+Names are loaded when first used, so that the command line answers before torch is imported.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ono.data.store import Dataset as Dataset
+    from ono.domain import Domain as Domain
+    from ono.evaluate.calibrate import calibrate as calibrate
+    from ono.evaluate.metrics import relative_l2 as relative_l2
+    from ono.evaluate.predict import Operator as Operator
+    from ono.models.ono import ONO as ONO
+    from ono.models.ono_config import ONOConfig as ONOConfig
+    from ono.train.loop import fit as fit
+    from ono.train.recipe import Recipe as Recipe
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Dataset": "ono.data.store",
+    "Domain": "ono.domain",
+    "ONO": "ono.models.ono",
+    "ONOConfig": "ono.models.ono_config",
+    "Operator": "ono.evaluate.predict",
+    "Recipe": "ono.train.recipe",
+    "calibrate": "ono.evaluate.calibrate",
+    "fit": "ono.train.loop",
+    "relative_l2": "ono.evaluate.metrics",
+}
+__all__ = sorted(_HOMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'ono' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,116 @@
+"""Where values live: points, and what is known about them.
+
+Shape legend used everywhere: batch points queries dim channels width eigen heads modes time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ono.errors import ShapeError
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Points of a batch of samples. A grid is points that also know their `shape`.
+
+    `weights` are quadrature weights that sum to one in each sample; `mask` is true where a point
+    is real and false where it pads a ragged batch.
+
+    >>> domain = Domain.grid((3, 3), batch=2)
+    >>> domain.coords.shape, domain.shape
+    (torch.Size([2, 9, 2]), (3, 3))
+    """
+
+    coords: Float[Tensor, "batch points dim"]
+    shape: tuple[int, ...] | None = None
+    weights: Float[Tensor, "batch points"] | None = None
+    mask: Bool[Tensor, "batch points"] | None = None
+
+    def __post_init__(self) -> None:
+        if torch.compiler.is_compiling():
+            return
+        if self.coords.ndim != 3:
+            raise ShapeError(
+                f"domain coords must be [batch points dim], got shape {list(self.coords.shape)}; "
+                "add a leading axis of one for a single sample"
+            )
+        batch, points, _ = self.coords.shape
+        if self.shape is not None and torch.Size(self.shape).numel() != points:
+            raise ShapeError(
+                f"domain shape {self.shape} has {torch.Size(self.shape).numel()} points, "
+                f"coords have {points}"
+            )
+        for name, extra in (("weights", self.weights), ("mask", self.mask)):
+            if extra is not None and extra.shape != (batch, points):
+                raise ShapeError(
+                    f"domain {name} must be [{batch}, {points}] like the coords, "
+                    f"got {list(extra.shape)}"
+                )
+
+    @classmethod
+    def grid(
+        cls,
+        shape: tuple[int, ...],
+        *,
+        batch: int = 1,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> Domain:
+        """Return the nodes of a uniform grid on the unit cube, first axis slowest."""
+        axes = [torch.linspace(0, 1, n, device=device, dtype=dtype) for n in shape]
+        coords = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(shape))
+        return cls(coords.expand(batch, -1, -1), shape)
+
+    @property
+    def batch(self) -> int:
+        """How many samples."""
+        return self.coords.shape[0]
+
+    @property
+    def points(self) -> int:
+        """How many points a sample has, padding included."""
+        return self.coords.shape[1]
+
+    @property
+    def dim(self) -> int:
+        """How many coordinates a point has."""
+        return self.coords.shape[2]
+
+    def take(self, order: Int[Tensor, " queries"]) -> Domain:
+        """Return the chosen points in the given order, as a point cloud."""
+
+        def pick(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x[:, order]
+
+        return Domain(self.coords[:, order], None, pick(self.weights), pick(self.mask))
+
+    def to(self, device: torch.device | str) -> Domain:
+        """Return this domain on another device."""
+
+        def move(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.to(device, non_blocking=True)
+
+        return Domain(
+            self.coords.to(device, non_blocking=True),
+            self.shape,
+            move(self.weights),
+            move(self.mask),
+        )
+
+    def measure(self, *, quadrature: bool = True) -> Float[Tensor, "batch points"] | None:
+        """Return weights that sum to one over the real points of each sample.
+
+        None stands for the uniform measure without padding, which most code can do faster.
+        """
+        weights = self.weights if quadrature else None
+        if self.mask is None:
+            return weights
+        real = self.mask.to(self.coords.dtype)
+        if weights is not None:
+            real = real * weights
+        return real / real.sum(-1, keepdim=True).clamp_min(torch.finfo(real.dtype).tiny)
