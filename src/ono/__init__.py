@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ono.domain import Domain as Domain
     from ono.evaluate.calibrate import calibrate as calibrate
     from ono.evaluate.metrics import relative_l2 as relative_l2
-    from ono.evaluate.predict import Operator as Operator
+    from ono.evaluate.operator import Operator as Operator
     from ono.models.ono import ONO as ONO
     from ono.models.ono_config import ONOConfig as ONOConfig
     from ono.train.loop import fit as fit
@@ -26,7 +26,7 @@ _HOMES = {
     "Domain": "ono.domain",
     "ONO": "ono.models.ono",
     "ONOConfig": "ono.models.ono_config",
-    "Operator": "ono.evaluate.predict",
+    "Operator": "ono.evaluate.operator",
     "Recipe": "ono.train.recipe",
     "calibrate": "ono.evaluate.calibrate",
     "fit": "ono.train.loop",

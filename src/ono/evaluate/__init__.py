@@ -1,0 +1,1 @@
+"""Measure a trained operator: errors, calibration, other resolutions, predictions."""

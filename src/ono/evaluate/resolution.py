@@ -1,0 +1,87 @@
+"""Evaluate an operator where it was not trained: on other grids, and at scattered points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ono.data.batches import View, in_order, load
+from ono.data.task import at_resolution
+from ono.domain import Domain
+from ono.errors import ShapeError
+from ono.evaluate.metrics import relative_l2
+from ono.evaluate.operator import Operator
+from ono.evaluate.score import Score, score
+from ono.nn.interpolation import interpolate
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Errors of one kind of evaluation: how it was done, at how many points, and the errors."""
+
+    kind: str
+    points: int
+    resolution: tuple[int, ...] | None
+    score: Score
+
+
+def on_grid(operator: Operator, view: View, resolution: int | None, batch: int = 8) -> Evaluation:
+    """Return the errors with inputs and outputs on a grid of the given resolution."""
+    device = operator.normaliser.coord_low.device
+    finer = at_resolution(view, resolution)
+    result = score(operator, load(finer, device), batch)
+    return Evaluation("grid", finer.points, finer.shape, result)
+
+
+@torch.no_grad()
+def at_points(
+    operator: Operator,
+    view: View,
+    points: Float[Tensor, "queries dim"],
+    *,
+    chunk: int = 1 << 16,
+    batch: int = 8,
+) -> Evaluation:
+    """Return the errors at scattered points, with inputs as coarse as in training.
+
+    The truth at a point is interpolated on the finest stored grid, hence exact at its nodes.
+    """
+    if points.ndim != 2 or points.shape[1] != operator.card.mesh.dim:
+        raise ShapeError(
+            f"query points must be [points {operator.card.mesh.dim}], got {list(points.shape)}"
+        )
+    device = operator.normaliser.coord_low.device
+    operator.eval()
+    errors, rows = [], []
+    fine = load(at_resolution(view, None), device)
+    for coarse, truth in zip(
+        in_order(load(view, device), batch), in_order(fine, batch), strict=True
+    ):
+        query = Domain(points.to(device).expand(coarse.domain.batch, -1, -1))
+        pred = predict_at(operator, coarse.domain, coarse.values, query, chunk=chunk)
+        true = interpolate(truth.domain, truth.target, query, "linear")
+        errors.append(relative_l2(pred, true).cpu())
+        rows.append(coarse.rows)
+    return Evaluation("query", len(points), None, Score(torch.cat(errors), torch.cat(rows)))
+
+
+@torch.no_grad()
+def predict_at(
+    operator: Operator,
+    domain: Domain,
+    values: Float[Tensor, "batch points channels"],
+    query: Domain,
+    *,
+    chunk: int = 1 << 16,
+) -> Float[Tensor, "batch queries channels"]:
+    """Evaluate at many query points with bounded memory.
+
+    Queries do not influence each other, so chunks give the same numbers as all at once.
+    """
+    parts = [
+        operator(domain, values, query=Domain(coords)) for coords in query.coords.split(chunk, 1)
+    ]
+    return torch.cat(parts, 1)

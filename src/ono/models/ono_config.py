@@ -1,0 +1,71 @@
+"""The options of ONO and its presets (no torch, so that recipes are checked quickly)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from ono.nn.eigen_options import EigenOptions
+
+
+class LowerOptions(BaseModel, frozen=True, extra="forbid"):
+    """The attention of the NN blocks, which learn the eigenfunctions."""
+
+    attention: Literal["efficient", "linear", "nystrom", "galerkin", "softmax"] = "efficient"
+    heads: int = Field(8, gt=0)
+    landmarks: int = Field(256, gt=0, description="nystrom: how many")
+    pinv_iterations: int = Field(6, gt=0, description="nystrom: steps of the pseudo-inverse")
+    index_convolution: bool = Field(False, description="nystrom: 33 taps along the point index")
+
+
+class TimeOptions(BaseModel, frozen=True, extra="forbid"):
+    """Where a time enters and how fast its features turn."""
+
+    to: Literal["g", "h"] = Field("h", description="h lets one lower flow serve all times")
+    scale: float = Field(100.0, gt=0, description="multiplies times in [0, 1]")
+
+
+class ONOConfig(BaseModel, frozen=True, extra="forbid"):
+    """The Orthogonal Neural Operator. Defaults are the best we know; `paper` is the publication.
+
+    >>> ONOConfig(width=64, layers=4).eigen.functions
+    16
+    >>> ONOConfig.paper("text").eigen.covariance
+    'ema'
+    """
+
+    width: int = Field(128, gt=0, description="d, channels of both flows")
+    layers: int = Field(8, gt=0)
+    ffn_ratio: float = Field(1.0, gt=0, description="hidden width of the FFNs over width")
+    lower: LowerOptions = LowerOptions()
+    eigen: EigenOptions = EigenOptions()
+    block: Literal["pre", "post"] = Field("pre", description="norm before, or Eq. 6 as printed")
+    encoder: Literal["separate", "shared"] = "separate"
+    head: Literal["linear", "ffn"] = "linear"
+    position: Literal["coords", "index"] = Field("coords", description="index: node number")
+    query: Literal["linear", "nearest", "cross"] = Field(
+        "linear", description="how inputs reach query points; cross: they do not (Eq. 20)"
+    )
+    time: TimeOptions = TimeOptions()
+
+    @classmethod
+    def paper(cls, reading: Literal["released", "text"] = "released") -> ONOConfig:
+        """Return the published model, as the released code has it or as the text prints it."""
+        text = reading == "text"
+        return cls(
+            lower=LowerOptions(attention="linear" if text else "efficient"),
+            eigen=EigenOptions(
+                heads=1,
+                covariance="ema" if text else "batch",
+                measure="sum",
+                value_projection=text,
+                bias=not text,
+                momentum=0.9,
+                ridge=1e-6,
+            ),
+            block="post",
+            encoder="separate" if text else "shared",
+            head="ffn" if text else "linear",
+            time=TimeOptions(to="g", scale=1.0),
+        )

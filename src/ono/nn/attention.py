@@ -1,0 +1,304 @@
+"""Attention over the points of a sample, for the blocks of the lower flow.
+
+Every form splits into a summary of the source points and a reading of it at other points, so
+that the flow can be continued at query points that do not influence each other. The measure of
+the domain enters each sum over points: quadrature weights are respected, padding weighs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ono.errors import RecipeError, UnsupportedDomain
+from ono.nn.measure import Measure, along_points, at_least_float32
+
+Summary = tuple[Tensor, ...]
+"""What the source points tell: tensors, the first axis of each is the batch."""
+
+
+class Attention(nn.Module, ABC):
+    """Project to queries, keys and values; summarise the sources; mix; project back."""
+
+    order_dependent: ClassVar[bool] = False
+    """Whether the result depends on how the points are numbered."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        if width % heads:
+            raise RecipeError(
+                f"model.width must be a multiple of model.lower.heads, got {width} and {heads}"
+            )
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width)
+
+    @abstractmethod
+    def summary(
+        self,
+        q: Float[Tensor, "batch heads points share"],
+        k: Float[Tensor, "batch heads points share"],
+        v: Float[Tensor, "batch heads points share"],
+        measure: Measure,
+    ) -> Summary:
+        """Condense the source points."""
+
+    @abstractmethod
+    def mix(
+        self, q: Float[Tensor, "batch heads queries share"], summary: Summary
+    ) -> Float[Tensor, "batch heads queries share"]:
+        """Read the summary at the queries."""
+
+    def forward(
+        self, x: Float[Tensor, "batch points width"], measure: Measure
+    ) -> tuple[Float[Tensor, "batch points width"], Summary]:
+        """Return the attention of the points to each other, and their summary."""
+        q, k, v = self._split(self.qkv(x), 3)
+        summary = self.summary(q, k, v, measure)
+        return self._merge(self.mix(q, summary)), summary
+
+    def read(
+        self, x: Float[Tensor, "batch queries width"], summary: Summary
+    ) -> Float[Tensor, "batch queries width"]:
+        """Return the attention of other points to the summarised ones."""
+        (q,) = self._split(F.linear(x, self.qkv.weight[: x.shape[-1]]), 1)
+        return self._merge(self.mix(q, summary))
+
+    def _split(
+        self, x: Float[Tensor, "batch points parts"], parts: int
+    ) -> tuple[Float[Tensor, "batch heads points share"], ...]:
+        return x.unflatten(-1, (parts, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+
+    def _merge(
+        self, x: Float[Tensor, "batch heads points share"]
+    ) -> Float[Tensor, "batch points width"]:
+        merged: Tensor = self.out(x.transpose(1, 2).flatten(2))
+        return merged
+
+
+class EfficientAttention(Attention):
+    """The released "linear" attention: softmax of q over channels, of k over points."""
+
+    def summary(
+        self,
+        q: Float[Tensor, "batch heads points share"],
+        k: Float[Tensor, "batch heads points share"],
+        v: Float[Tensor, "batch heads points share"],
+        measure: Measure,
+    ) -> Summary:
+        """Return the average of v under each channel of k, a share×share matrix per head."""
+        if measure.weights is not None:
+            k = k + along_points(measure.weights, k).log()
+        return (k.softmax(-2).mT @ v,)
+
+    def mix(
+        self, q: Float[Tensor, "batch heads queries share"], summary: Summary
+    ) -> Float[Tensor, "batch heads queries share"]:
+        """Return softmax(q) · context / sqrt(share)."""
+        return q.softmax(-1) / math.sqrt(q.shape[-1]) @ summary[0]
+
+
+class LinearAttention(Attention):
+    """Kernel attention of Katharopoulos et al.: φ(q) Σφ(k)vᵀ / φ(q) Σφ(k), φ = elu + 1."""
+
+    def summary(
+        self,
+        q: Float[Tensor, "batch heads points share"],
+        k: Float[Tensor, "batch heads points share"],
+        v: Float[Tensor, "batch heads points share"],
+        measure: Measure,
+    ) -> Summary:
+        """Return Σφ(k)vᵀ and Σφ(k)."""
+        phi = F.elu(k) + 1
+        return measure.inner(phi, v), measure.inner(phi, torch.ones_like(v[..., :1]))
+
+    def mix(
+        self, q: Float[Tensor, "batch heads queries share"], summary: Summary
+    ) -> Float[Tensor, "batch heads queries share"]:
+        """Return the φ-weighted average of v."""
+        phi = F.elu(q) + 1
+        context, normaliser = (part.to(phi.dtype) for part in summary)
+        return phi @ context / (phi @ normaliser)
+
+
+class GalerkinAttention(Attention):
+    """Attention of Cao without softmax: q (kᵀv)/M with layer norms on k and v."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)
+        self.norm_k = nn.LayerNorm(width // heads)
+        self.norm_v = nn.LayerNorm(width // heads)
+
+    def summary(
+        self,
+        q: Float[Tensor, "batch heads points share"],
+        k: Float[Tensor, "batch heads points share"],
+        v: Float[Tensor, "batch heads points share"],
+        measure: Measure,
+    ) -> Summary:
+        """Return the inner products of the columns of k and v."""
+        return (measure.inner(self.norm_k(k), self.norm_v(v)),)
+
+    def mix(
+        self, q: Float[Tensor, "batch heads queries share"], summary: Summary
+    ) -> Float[Tensor, "batch heads queries share"]:
+        """Return q · context."""
+        return q @ summary[0].to(q.dtype)
+
+
+class SoftmaxAttention(Attention):
+    """Full attention: every point looks at every other. Quadratic in the points."""
+
+    def summary(
+        self,
+        q: Float[Tensor, "batch heads points share"],
+        k: Float[Tensor, "batch heads points share"],
+        v: Float[Tensor, "batch heads points share"],
+        measure: Measure,
+    ) -> Summary:
+        """Return keys, values and, where points differ in weight, the logarithm of it."""
+        if measure.weights is None:
+            return k, v
+        return k, v, measure.weights[:, None, None].log().to(k.dtype)
+
+    def mix(
+        self, q: Float[Tensor, "batch heads queries share"], summary: Summary
+    ) -> Float[Tensor, "batch heads queries share"]:
+        """Return softmax(q kᵀ / sqrt(share) + log w) v."""
+        k, v, *bias = summary
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias[0] if bias else None)
+
+
+class NystromAttention(Attention):
+    """Softmax attention through landmarks (Xiong et al.), as two fused attentions.
+
+    softmax(q k̃ᵀ) · pinv(softmax(q̃ k̃ᵀ)) · softmax(q̃ kᵀ) v, where q̃ and k̃ are means of q and k
+    over runs of consecutive points: the result depends on the numbering of the points, but not on
+    padding, and never on the other samples of the batch. The index convolution of the released
+    code is an option; with it the outputs cannot be queried elsewhere.
+    """
+
+    order_dependent: ClassVar[bool] = True
+    taps: ClassVar[int] = 33
+
+    def __init__(
+        self, width: int, heads: int, *, landmarks: int, iterations: int, index_convolution: bool
+    ) -> None:
+        super().__init__(width, heads)
+        self.landmarks = landmarks
+        self.iterations = iterations
+        self.convolution = (
+            nn.Conv2d(
+                heads, heads, (self.taps, 1), padding=(self.taps // 2, 0), groups=heads, bias=False
+            )
+            if index_convolution
+            else None
+        )
+
+    def summary(
+        self,
+        q: Float[Tensor, "batch heads points share"],
+        k: Float[Tensor, "batch heads points share"],
+        v: Float[Tensor, "batch heads points share"],
+        measure: Measure,
+    ) -> Summary:
+        """Return k̃, pinv(softmax(q̃ k̃ᵀ)) softmax(q̃ kᵀ) v and the bias that hides unused landmarks."""
+        q_mark, k_mark, used = self._landmarks(q, k, measure)
+        bias = None if measure.weights is None else measure.weights[:, None, None].log().to(q.dtype)
+        seen = F.scaled_dot_product_attention(q_mark, k, v, attn_mask=bias)
+        with torch.autocast(q.device.type, enabled=False):
+            wide_q, wide_k, wide_seen = map(at_least_float32, (q_mark, k_mark, seen))
+            logits = wide_q @ wide_k.mT / math.sqrt(q.shape[-1])
+            if used is not None:
+                logits = logits.masked_fill(~used[:, None, None], -torch.inf)
+            between = logits.softmax(-1)
+            if used is not None:
+                real = used[:, None, :, None] & used[:, None, None]
+                between = torch.where(real, between, torch.eye(used.shape[-1]).to(between))
+            told = (pseudo_inverse(between, self.iterations) @ wide_seen).to(v.dtype)
+        if used is None:
+            return (k_mark, told) if self.convolution is None else (k_mark, told, v)
+        hidden = torch.zeros_like(used, dtype=q.dtype).masked_fill(~used, -torch.inf)[:, None, None]
+        told = told * used[:, None, :, None]
+        if self.convolution is None:
+            return k_mark, told, hidden
+        return k_mark, told, v * (along_points(measure.weights, v) > 0), hidden
+
+    def mix(
+        self, q: Float[Tensor, "batch heads queries share"], summary: Summary
+    ) -> Float[Tensor, "batch heads queries share"]:
+        """Return softmax(q k̃ᵀ) · told."""
+        k_mark, told, *rest = summary
+        v = rest.pop(0) if self.convolution is not None else None
+        mixed = F.scaled_dot_product_attention(
+            q, k_mark, told, attn_mask=rest[0] if rest else None
+        )
+        if self.convolution is None or v is None:
+            return mixed
+        local: Tensor = self.convolution(v)
+        return mixed + local
+
+    def read(
+        self, x: Float[Tensor, "batch queries width"], summary: Summary
+    ) -> Float[Tensor, "batch queries width"]:
+        """Return the attention of other points, unless the index convolution ties it to these."""
+        if self.convolution is not None:
+            raise UnsupportedDomain(
+                "the index convolution of nystrom attention is defined only at the input points; "
+                "set model.lower.index_convolution=false to query other points"
+            )
+        return super().read(x, summary)
+
+    def _landmarks(
+        self,
+        q: Float[Tensor, "batch heads points share"],
+        k: Float[Tensor, "batch heads points share"],
+        measure: Measure,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        points = q.shape[-2]
+        both = torch.stack((q, k))
+        if measure.weights is None:
+            run = -(-points // self.landmarks)
+            runs = -(-points // run)
+            padded = F.pad(both, (0, 0, 0, runs * run - points))
+            sizes = torch.full((runs, 1), run, device=q.device)
+            sizes[-1] = points - (runs - 1) * run
+            q_mark, k_mark = padded.unflatten(-2, (runs, run)).sum(-2) / sizes
+            return q_mark, k_mark, None
+        real = measure.weights > 0
+        run_of = -(-real.sum(-1, keepdim=True) // self.landmarks)
+        marks = min(self.landmarks, points)
+        owner = ((real.cumsum(-1) - 1).clamp_min(0) // run_of).clamp_max(marks - 1)
+        count = q.new_zeros(q.shape[0], marks).scatter_add_(1, owner, real.to(q.dtype))
+        index = owner[:, None, :, None].expand(both.shape[1:])
+        sums = [
+            q.new_zeros(*q.shape[:2], marks, q.shape[-1]).scatter_add_(
+                2, index, part * real[:, None, :, None]
+            )
+            for part in both
+        ]
+        q_mark, k_mark = (part / count.clamp_min(1)[:, None, :, None] for part in sums)
+        return q_mark, k_mark, count > 0
+
+
+def pseudo_inverse(
+    matrix: Float[Tensor, "*batch landmarks landmarks"], iterations: int
+) -> Float[Tensor, "*batch landmarks landmarks"]:
+    """Approximate the pseudo-inverse by a Newton-Schulz iteration of third order.
+
+    Each matrix is scaled by its own norms, so none depends on the others of the batch.
+    """
+    norm = matrix.abs().sum(-1).amax(-1) * matrix.abs().sum(-2).amax(-1)
+    inverse = matrix.mT / norm[..., None, None]
+    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    for _ in range(iterations):
+        product = matrix @ inverse
+        inner = 15 * identity - product @ (7 * identity - product)
+        inverse = 0.25 * inverse @ (13 * identity - product @ inner)
+    return inverse

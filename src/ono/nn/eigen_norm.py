@@ -1,0 +1,128 @@
+"""What the paper's ablation puts in the place of orthonormalisation: BN, LN or nothing.
+
+Each has the methods of `Whitening`: the statistics of a batch, the features made with them, and
+the kernel between those features, which here is only diag(μ).
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ono.nn.eigen_options import EigenOptions
+from ono.nn.measure import Measure
+from ono.nn.moments import Moments
+from ono.nn.whitening import Whitening
+
+
+class NoNorm(nn.Module):
+    """Use the features as they are."""
+
+    def observe(self, g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure) -> None:
+        """Nothing is kept."""
+
+    def statistics(
+        self, g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure
+    ) -> Float[Tensor, "..."]:
+        """Return an empty tensor: there are no statistics."""
+        return g_hat.new_empty(0)
+
+    def features(
+        self, g_hat: Float[Tensor, "*batch heads points eigen"], statistics: Float[Tensor, "..."]
+    ) -> Float[Tensor, "*batch heads points eigen"]:
+        """Return ĝ."""
+        return g_hat
+
+    def kernel(
+        self, mu: Float[Tensor, "heads eigen"], statistics: Float[Tensor, "..."]
+    ) -> Float[Tensor, "heads eigen eigen"]:
+        """Return diag(μ)."""
+        return torch.diag_embed(mu.double())
+
+    def eigenfunctions(
+        self, g_hat: Float[Tensor, "*batch heads points eigen"], statistics: Float[Tensor, "..."]
+    ) -> Float[Tensor, "*batch heads points eigen"]:
+        """Return the features: these variants have no other basis."""
+        return self.features(g_hat, statistics)
+
+
+class PointLayerNorm(NoNorm):
+    """Normalise the k features of each point."""
+
+    def __init__(self, options: EigenOptions) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(options.functions)
+
+    def features(
+        self, g_hat: Float[Tensor, "*batch heads points eigen"], statistics: Float[Tensor, "..."]
+    ) -> Float[Tensor, "*batch heads points eigen"]:
+        """Return LN(ĝ)."""
+        normalised: Tensor = self.norm(g_hat)
+        return normalised
+
+
+class PointBatchNorm(NoNorm):
+    """Normalise each feature over points and samples, without mixing the features."""
+
+    def __init__(self, options: EigenOptions, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        self.options = options
+        self.epsilon = epsilon
+        untrained = torch.zeros(2, options.heads, options.functions)
+        untrained[1] = 1
+        self.moments = Moments(untrained, options.momentum)
+        self.weight = nn.Parameter(torch.ones(options.heads, 1, options.functions))
+        self.bias = nn.Parameter(torch.zeros(options.heads, 1, options.functions))
+
+    def _sums(
+        self, g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure
+    ) -> Float[Tensor, "2 heads eigen"]:
+        wide = g_hat.double()
+        ones = torch.ones_like(wide[..., :1])
+        powers = [measure.inner(ones, x)[..., 0, :].sum(0) for x in (wide, wide.square())]
+        return torch.stack(powers)
+
+    def observe(self, g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure) -> None:
+        """Add a batch to the sums of a calibration pass."""
+        with torch.autocast(g_hat.device.type, enabled=False):
+            self.moments.observe(self._sums(g_hat, measure), g_hat.shape[0])
+
+    def statistics(
+        self, g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure
+    ) -> Float[Tensor, "2 heads eigen"]:
+        """Return the mean and the mean square of each feature."""
+        with torch.autocast(g_hat.device.type, enabled=False):
+            if self.training:
+                total = self._sums(g_hat, measure)
+                self.moments.observe(total, g_hat.shape[0])
+                self.moments.state = "stale"
+                mean = total / g_hat.shape[0]
+                return self.moments.blend(mean) if self.options.covariance == "ema" else mean
+            if self.options.eval_covariance == "ema":
+                return self.moments.recorded()
+            return self.moments.known()
+
+    def features(
+        self, g_hat: Float[Tensor, "*batch heads points eigen"], statistics: Float[Tensor, "..."]
+    ) -> Float[Tensor, "*batch heads points eigen"]:
+        """Return (ĝ - mean) / std, scaled and shifted."""
+        mean, square = statistics.to(g_hat.dtype)[..., None, :]
+        deviation = (square - mean.square()).clamp_min(0) + self.epsilon
+        return (g_hat - mean) * deviation.rsqrt() * self.weight + self.bias
+
+
+EigenNorm = Whitening | PointBatchNorm | PointLayerNorm | NoNorm
+
+
+def eigen_norm(options: EigenOptions) -> EigenNorm:
+    """Build the normalisation that the options name."""
+    match options.norm:
+        case "ortho":
+            return Whitening(options)
+        case "bn":
+            return PointBatchNorm(options)
+        case "ln":
+            return PointLayerNorm(options)
+        case "none":
+            return NoNorm()

@@ -1,0 +1,120 @@
+"""Orthonormalisation in function space (Eqs. 7-9).
+
+The columns of ĝ become orthonormal over samples and points together, not within one sample:
+C = mean of ĝᵀĝ, C = L Lᵀ, ψ = ĝ L⁻ᵀ, so that the mean of ψᵀψ is L⁻¹ C L⁻ᵀ = I.
+
+Everything k×k is float64. Covariances of learned features reach condition numbers of 1e6 and
+more, where float32 loses orthonormality and TF32 or bfloat16 make the factorisation fail.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from ono.nn.eigen_options import EigenOptions
+from ono.nn.measure import Measure
+from ono.nn.moments import Moments
+
+
+def second_moment(
+    g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure
+) -> Float[Tensor, "heads eigen eigen"]:
+    """Return the sum over samples of <ĝ_i, ĝ_j>, in float64 (the numerator of Eq. 7)."""
+    wide = g_hat.double()
+    return measure.inner(wide, wide).sum(0)
+
+
+def inverse_cholesky(
+    covariance: Float[Tensor, "heads eigen eigen"], ridge: float
+) -> tuple[Float[Tensor, "heads eigen eigen"], Int[Tensor, " heads"]]:
+    """Return L⁻¹ with L Lᵀ = C + ridge·(tr C / k)·I, and LAPACK's info (0 where it worked).
+
+    The ridge follows the scale of C, so multiplying the features by a constant changes nothing
+    in ψ. Nothing here raises or waits for the device: a failure shows in `info` and as NaN.
+    """
+    scale = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+    chol, info = torch.linalg.cholesky_ex(covariance / scale + ridge * identity)
+    inverse = torch.linalg.solve_triangular(chol, identity.expand_as(chol), upper=False)
+    return inverse / scale.sqrt(), info
+
+
+class Whitening(nn.Module):
+    """Keep the covariance of a layer's features and whiten with it.
+
+    ψ is seldom formed: attention uses ĝ itself with the k×k `kernel` between its columns.
+    """
+
+    failures: Tensor
+
+    def __init__(self, options: EigenOptions) -> None:
+        super().__init__()
+        self.options = options
+        identity = torch.eye(options.functions).repeat(options.heads, 1, 1)
+        self.moments = Moments(identity, options.momentum)
+        self.register_buffer("failures", torch.zeros((), dtype=torch.int64))
+
+    def observe(self, g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure) -> None:
+        """Add a batch to the sums of a calibration pass."""
+        with torch.autocast(g_hat.device.type, enabled=False):
+            self.moments.observe(second_moment(g_hat, measure), g_hat.shape[0])
+
+    def statistics(
+        self, g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure
+    ) -> Float[Tensor, "heads eigen eigen"]:
+        """Return L⁻¹ for this batch: of its own covariance, the running or the exact one."""
+        with torch.autocast(g_hat.device.type, enabled=False):
+            if self.training:
+                total = second_moment(g_hat, measure)
+                covariance = total / g_hat.shape[0]
+                self.moments.observe(total, g_hat.shape[0])
+                self.moments.state = "stale"
+                if self.options.covariance == "ema":
+                    covariance = self.moments.blend(covariance)
+                return self._factor(covariance)
+            return self.frozen()
+
+    def frozen(self) -> Float[Tensor, "heads eigen eigen"]:
+        """Return L⁻¹ of the covariance that evaluation uses: the exact or the running one."""
+        running = self.options.eval_covariance == "ema"
+        return self._factor(self.moments.recorded() if running else self.moments.known())
+
+    def _factor(
+        self, covariance: Float[Tensor, "heads eigen eigen"]
+    ) -> Float[Tensor, "heads eigen eigen"]:
+        inverse, info = inverse_cholesky(covariance.double(), self.options.ridge)
+        with torch.no_grad():
+            self.failures += (info != 0).sum()
+        return inverse
+
+    def features(
+        self,
+        g_hat: Float[Tensor, "*batch heads points eigen"],
+        statistics: Float[Tensor, "heads eigen eigen"],
+    ) -> Float[Tensor, "*batch heads points eigen"]:
+        """Return what the kernel acts on: ĝ itself, as the whitening sits in the kernel."""
+        return g_hat
+
+    def kernel(
+        self,
+        mu: Float[Tensor, "heads eigen"],
+        statistics: Float[Tensor, "heads eigen eigen"],
+    ) -> Float[Tensor, "heads eigen eigen"]:
+        """Return L⁻ᵀ diag(μ) L⁻¹, so that ĝ · kernel · ĝᵀ = ψ diag(μ) ψᵀ."""
+        return statistics.mT @ (mu.double()[..., None] * statistics)
+
+    def eigenfunctions(
+        self,
+        g_hat: Float[Tensor, "*batch heads points eigen"],
+        statistics: Float[Tensor, "heads eigen eigen"],
+    ) -> Float[Tensor, "*batch heads points eigen"]:
+        """Return ψ = ĝ L⁻ᵀ (Eq. 8)."""
+        return (g_hat.double() @ statistics.mT).to(g_hat.dtype)
+
+
+def failed_factorisations(module: nn.Module) -> int:
+    """Return how many Cholesky factorisations have failed inside a module (waits for it)."""
+    return sum(int(part.failures) for part in module.modules() if isinstance(part, Whitening))

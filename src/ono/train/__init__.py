@@ -1,0 +1,1 @@
+"""Train an operator from a recipe."""

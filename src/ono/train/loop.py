@@ -1,0 +1,415 @@
+"""The training loop: one readable file with an explicit state.
+
+    fit(recipe, path)      start a run
+    resume(path)           continue one, with the bits it would have had
+
+The validation split chooses the checkpoint; the test split is evaluated once, at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import ono
+from ono.data.batches import Batch, Source, epoch_order, load, training_rows
+from ono.data.store import Dataset
+from ono.data.task import Views, refuse_bad_rows, views
+from ono.errors import CheckpointError, InputError, Interrupted, NonFiniteStep, OnoError
+from ono.evaluate.operator import Card, Operator
+from ono.evaluate.score import Score, score
+from ono.files import write_text
+from ono.nn.whitening import failed_factorisations
+from ono.train import checkpoint as checkpoints
+from ono.train.recipe import Recipe
+from ono.train.run import RESULT, Run, commit
+from ono.train.schedule import learning_rate
+from ono.train.signals import StopRequest, stop_on_signals
+from ono.train.step import Step, sample_losses
+
+Kind = Literal["start", "step", "epoch", "checkpoint", "warning", "end"]
+
+
+@dataclass(slots=True)
+class State:
+    """Where a run is. Everything here is saved; `position` counts batches within the epoch."""
+
+    step: int = 0
+    epoch: int = 0
+    position: int = 0
+    best: float = math.inf
+    best_epoch: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What listeners hear: progress bars, loggers, plots."""
+
+    kind: Kind
+    state: State
+    steps: int
+    epochs: int
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+Listener = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run ended: the errors of its best checkpoint, and what they cost."""
+
+    validation: float
+    test: float
+    epoch: int
+    seconds: float
+    path: Path
+
+
+def fit(recipe: Recipe, path: Path, listeners: Sequence[Listener] = ()) -> Result:
+    """Train an operator into a new run directory."""
+    run = Run(path)
+    dataset = Dataset.open(recipe.data.path)
+    device = choose_device(recipe.train.device)
+    parts = cut(dataset, recipe)
+    with run.lock():
+        refuse_bad_data(parts)
+        run.begin(recipe)
+        return _Training(run, recipe, parts, device, listeners).go()
+
+
+def resume(
+    path: Path, listeners: Sequence[Listener] = (), chosen: Path | None = None
+) -> Result:
+    """Continue a run from its newest whole checkpoint, or from a chosen one."""
+    run = Run(path)
+    recipe = run.recipe()
+    device = choose_device(recipe.train.device)
+    parts = cut(Dataset.open(recipe.data.path), recipe)
+    with run.lock():
+        if chosen is not None:
+            checkpoints.check(chosen)
+            start, warnings = chosen, []
+        else:
+            start, warnings = checkpoints.latest(run.checkpoints)
+        training = _Training(run, recipe, parts, device, listeners)
+        for warning in warnings:
+            training.warn(f"{warning}; falling back to {start.name}")
+        training.restore(start)
+        return training.go()
+
+
+def cut(dataset: Dataset, recipe: Recipe) -> Views:
+    """Return the splits a recipe asks for."""
+    data = recipe.data
+    limits: dict[Any, int | None] = {
+        "train": data.train,
+        "validation": data.validation,
+        "test": data.test,
+    }
+    return views(dataset, resolution=data.resolution, limits=limits)
+
+
+def refuse_bad_data(parts: Views) -> None:
+    """Refuse data that cannot be trained on, before the run directory is touched."""
+    refuse_bad_rows(parts.train, "train")
+    refuse_bad_rows(parts.validation, "validation")
+    refuse_bad_rows(parts.test, "test")
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device a recipe names; "auto" takes a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if not torch.cuda.is_available() or (device.index or 0) >= count:
+            raise InputError(
+                f"train.device={name}, but torch sees {count} CUDA devices here; use "
+                "train.device=cpu, or run `ono doctor`"
+            )
+    return device
+
+
+class _Training:
+    def __init__(
+        self,
+        run: Run,
+        recipe: Recipe,
+        parts: Views,
+        device: torch.device,
+        listeners: Sequence[Listener],
+    ) -> None:
+        self.run, self.recipe, self.device, self.listeners = run, recipe, device, listeners
+        self.parts = parts
+        self.dataset = parts.train.dataset
+        card = Card.of(
+            self.dataset.info,
+            model=recipe.model.name,
+            config=recipe.model.config,
+            resolution=parts.train.shape,
+            seed=recipe.seed,
+            dataset_sha256=self.dataset.sha256,
+            recipe_sha256=recipe.sha256,
+            version=ono.__version__,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.seed)
+            operator = Operator(card)
+            self.rng = torch.get_rng_state()
+        operator.normaliser.fit(training_rows(parts.train))
+        self.step = Step(operator.to(device), recipe)
+        self.train = load(parts.train, device, recipe.data.memory)
+        self.validation = load(parts.validation, device, recipe.data.memory)
+        self.state = State()
+        self.per_epoch = -(-len(self.train) // recipe.train.batch)
+        self.steps = self.per_epoch * recipe.train.epochs
+        self.recent: deque[tuple[int, Tensor]] = deque(maxlen=64)
+        self.look_every = 1 if device.type == "cpu" else 50
+        self.saved_at = time.monotonic()
+        self.failed_saves = 0
+
+    def go(self) -> Result:
+        recipe, state = self.recipe, self.state
+        if state.epoch == recipe.train.epochs and (done := self.run.result()) is not None:
+            raise CheckpointError(
+                f"{self.run.path} is finished (test error {done['test']:.4f}); nothing to resume"
+            )
+        self.run.event("start", step=state.step, device=str(self.device))
+        self.emit("start")
+        precision = torch.get_float32_matmul_precision()
+        with ExitStack() as stack:
+            request = stack.enter_context(stop_on_signals())
+            stack.enter_context(torch.random.fork_rng())
+            torch.set_rng_state(self.rng)
+            stack.callback(torch.set_float32_matmul_precision, precision)
+            if recipe.train.precision != "fp32":
+                torch.set_float32_matmul_precision("high")
+            while state.epoch < recipe.train.epochs:
+                self.one_epoch(request)
+        return self.finish()
+
+    def one_epoch(self, request: StopRequest) -> None:
+        state, recipe = self.state, self.recipe
+        began = time.monotonic()
+        order = epoch_order(recipe.seed, state.epoch, len(self.train))
+        rest = order[state.position * recipe.train.batch :]
+        for batch in self.train.batches(rest, recipe.train.batch):
+            self.recent.append((state.step, batch.rows))
+            self.step(batch, self.rate())
+            state.step += 1
+            state.position += 1
+            if state.step % self.look_every == 0:
+                self.refuse_non_finite()
+            self.emit("step")
+            last = state.position == self.per_epoch
+            if request.signal_number is not None and not last:
+                state.seconds += time.monotonic() - began
+                self.stop(request.signal_number)
+            if not last and self.due():
+                self.save()
+        self.refuse_non_finite()
+        state.epoch, state.position = state.epoch + 1, 0
+        self.end_epoch(began)
+        if request.signal_number is not None:
+            self.stop(request.signal_number)
+
+    def end_epoch(self, began: float) -> None:
+        state, train = self.state, self.recipe.train
+        record: dict[str, Any] = {
+            "epoch": state.epoch,
+            "step": state.step,
+            "train": self.step.take_mean_loss(),
+            "learning_rate": learning_rate_of(self.recipe, state.step - 1, self.steps),
+            "skipped": int(self.step.skipped),
+            "failed_factorisations": failed_factorisations(self.step.operator),
+        }
+        validated = state.epoch % train.validate_every == 0 or state.epoch == train.epochs
+        better = False
+        if validated:
+            record["validation"] = self.validate().mean
+            better = record["validation"] < state.best
+            if better:
+                state.best, state.best_epoch = record["validation"], state.epoch
+        self.run.record(record)
+        state.seconds += time.monotonic() - began
+        self.run.event("epoch", epoch=state.epoch, seconds=round(time.monotonic() - began, 3))
+        self.emit("epoch", **record)
+        if validated or self.due():
+            self.save(best=better)
+
+    def validate(self) -> Score:
+        """Compute the covariance exactly, then the errors on the validation split."""
+        operator = self.step.evaluated
+        operator.calibrate(self.train)
+        return score(operator, self.validation)
+
+    def rate(self) -> float:
+        return learning_rate_of(self.recipe, self.state.step, self.steps)
+
+    def due(self) -> bool:
+        return time.monotonic() - self.saved_at > 60 * self.recipe.train.checkpoint_minutes
+
+    def save(self, *, best: bool = False, must: bool = False) -> Path | None:
+        state = {
+            **asdict(self.state),
+            "metrics_bytes": self.run.metrics_bytes(),
+            "rng": torch.get_rng_state(),
+            "step_state": self.step.state(),
+        }
+        try:
+            saved = checkpoints.save(
+                self.run.checkpoints, self.state.step, self.step.evaluated, state
+            )
+            if best:
+                checkpoints.mark_best(saved, self.state.best)
+            checkpoints.purge(self.run.checkpoints, self.recipe.train.keep)
+        except OSError as error:
+            self.failed_saves += 1
+            reason = f"checkpoint at step {self.state.step} could not be written: {error}"
+            if must:
+                raise OnoError(f"{reason}; the last one is {self.last_good()}") from None
+            self.warn(f"{reason}; training goes on")
+            return None
+        self.saved_at = time.monotonic()
+        self.emit("checkpoint", path=str(saved))
+        return saved
+
+    def restore(self, path: Path) -> None:
+        content = checkpoints.read_state(path)
+        operator = Operator.load(path, self.device)
+        if operator.card.dataset_sha256 != self.dataset.sha256:
+            raise CheckpointError(
+                f"{path} was trained on other data than {self.dataset.path} now holds "
+                f"({operator.card.dataset_sha256[:12]} against {self.dataset.sha256[:12]}); "
+                "restore that dataset or start a new run"
+            )
+        self.step.operator.load_state_dict(operator.state_dict())
+        try:
+            self.step.restore(content["step_state"])
+            self.rng = content["rng"]
+            self.run.truncate_metrics(int(content["metrics_bytes"]))
+            self.state = State(**{name: content[name] for name in asdict(self.state)})
+        except (KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise CheckpointError(f"{path} does not fit this run: {error!r}") from None
+        self.run.event("resume", checkpoint=path.name)
+
+    def stop(self, number: int) -> None:
+        saved = self.save(must=True)
+        self.run.event("interrupted", signal=number, step=self.state.step)
+        raise Interrupted(
+            f"stopped at step {self.state.step} of {self.steps}; saved {saved}; continue with "
+            f"`ono resume {self.run.path}`",
+            number,
+        )
+
+    def refuse_non_finite(self) -> None:
+        skipped = int(self.step.skipped)
+        if skipped <= self.recipe.train.skips:
+            return
+        step, rows = self.recent[-1]
+        culprits = self.culprits() or [int(row) for row in rows]
+        raise NonFiniteStep(
+            f"the loss or its gradient was not finite in epoch {self.state.epoch + 1}, at or "
+            f"before step {step + 1} ({skipped} skipped, {self.recipe.train.skips} tolerated); "
+            f"dataset rows {culprits[:16]}; no such step was applied; last good checkpoint: "
+            f"{self.last_good()}; lower optimiser.learning_rate, check the data with "
+            f"`ono data check {self.dataset.path}`, or set train.nonfinite=skip:n"
+        )
+
+    @torch.no_grad()
+    def culprits(self) -> list[int]:
+        """Return the recent rows whose own loss is not finite with the present weights."""
+        first = self.parts.train.rows.start
+        bad: list[int] = []
+        operator = self.step.operator
+        for _, rows in list(self.recent)[-self.look_every :]:
+            for row in rows:
+                batch: Batch = self.parts.train.read(np.array([int(row) - first])).to(self.device)
+                if not torch.isfinite(sample_losses(operator, batch)).all():
+                    bad.append(int(row))
+        return bad
+
+    def last_good(self) -> str:
+        try:
+            return str(checkpoints.latest(self.run.checkpoints)[0])
+        except CheckpointError:
+            return "none was written yet"
+
+    def finish(self) -> Result:
+        """Evaluate the best checkpoint on the test split, once, and write the result."""
+        chosen = checkpoints.best(self.run.checkpoints)
+        if chosen is None:
+            chosen = self.save(must=True)
+            assert chosen is not None
+        operator = Operator.load(chosen, self.device)
+        test = score(operator, load(self.parts.test, self.device, self.recipe.data.memory))
+        peak = torch.cuda.max_memory_allocated() if self.device.type == "cuda" else None
+        content = {
+            "validation": self.state.best,
+            "test": test.mean,
+            "test_errors": dict(zip(test.rows.tolist(), test.errors.tolist(), strict=True)),
+            "epoch": self.state.best_epoch,
+            "checkpoint": chosen.name,
+            "seconds": self.state.seconds,
+            "device": describe(self.device),
+            "peak_memory_bytes": peak,
+            "parameters": sum(p.numel() for p in operator.parameters()),
+            "recipe_sha256": self.recipe.sha256,
+            "dataset_sha256": self.dataset.sha256,
+            "seed": self.recipe.seed,
+            "commit": commit(),
+            "failed_saves": self.failed_saves,
+        }
+        write_text(self.run.path / RESULT, json.dumps(content, indent=1) + "\n")
+        self.run.event("end", test=test.mean, seconds=round(self.state.seconds, 1))
+        self.emit("end", test=test.mean, validation=self.state.best)
+        return Result(
+            self.state.best, test.mean, self.state.best_epoch, self.state.seconds, self.run.path
+        )
+
+    def warn(self, message: str) -> None:
+        self.run.event("warning", message=message)
+        self.emit("warning", message=message)
+
+    def emit(self, kind: Kind, **details: Any) -> None:
+        event = Event(kind, self.state, self.steps, self.recipe.train.epochs, details)
+        for listener in self.listeners:
+            listener(event)
+
+
+def learning_rate_of(recipe: Recipe, step: int, steps: int) -> float:
+    """Return the learning rate a recipe gives to a step."""
+    given = recipe.optimiser
+    return learning_rate(
+        step,
+        steps,
+        given.learning_rate,
+        kind=given.schedule,
+        warmup=given.warmup,
+        start_factor=given.start_factor,
+        final_factor=given.final_factor,
+    )
+
+
+def describe(device: torch.device) -> str:
+    """Name a device for people."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu, {torch.get_num_threads()} threads"
+
+
+__all__ = ["Event", "Listener", "Result", "Source", "State", "fit", "resume"]

@@ -1,0 +1,161 @@
+"""A run directory: who may write to it, and what it records besides checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from ono.errors import CheckpointError, InputError, RecipeError, RunInUse
+from ono.files import write_text
+from ono.train.recipe import Recipe, read_yaml
+
+RECIPE, ENVIRONMENT = "recipe.yaml", "environment.json"
+METRICS, EVENTS, RESULT = "metrics.jsonl", "events.jsonl", "result.json"
+
+
+class Run:
+    """A directory that one process at a time may write to.
+
+    `metrics.jsonl` holds only what the recipe decides, so that a resumed run writes the same
+    bytes; times and warnings go to `events.jsonl`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints are."""
+        return self.path / "checkpoints"
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the directory; the system releases it when the process dies, however it dies."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = (self.path / ".lock").open("a+")
+        except OSError as error:
+            raise InputError(
+                f"cannot write to the run directory {self.path}: {error.strerror}; "
+                "choose another with --out"
+            ) from None
+        with handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                handle.seek(0)
+                owner = handle.read().strip() or "another process"
+                raise RunInUse(
+                    f"{self.path} is being written by {owner}; wait for it, or choose another "
+                    "directory with --out"
+                ) from None
+            handle.truncate(0)
+            handle.write(f"process {os.getpid()} on {platform.node()}")
+            handle.flush()
+            yield
+
+    def begin(self, recipe: Recipe) -> None:
+        """Start a new run; refuse a directory that already holds one."""
+        if (self.path / RECIPE).exists():
+            raise InputError(
+                f"{self.path} already holds a run; continue it with `ono resume {self.path}` or "
+                "choose another directory with --out"
+            )
+        write_text(self.path / RECIPE, recipe.to_yaml())
+        write_text(self.path / ENVIRONMENT, json.dumps(environment(), indent=1) + "\n")
+
+    def recipe(self) -> Recipe:
+        """Return the recipe this run was started with."""
+        if not (self.path / RECIPE).is_file():
+            raise CheckpointError(
+                f"no run at {self.path}: it has no {RECIPE}; start one with `ono train`"
+            )
+        try:
+            return Recipe.from_mapping(read_yaml(self.path / RECIPE))
+        except RecipeError as error:
+            raise CheckpointError(f"{self.path / RECIPE} was changed: {error}") from None
+
+    def record(self, metrics: dict[str, Any]) -> None:
+        """Append a line to the metrics."""
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(metrics) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def metrics_bytes(self) -> int:
+        """Return how long the metrics are, for a checkpoint to remember."""
+        file = self.path / METRICS
+        return file.stat().st_size if file.exists() else 0
+
+    def truncate_metrics(self, length: int) -> None:
+        """Forget lines written after the checkpoint that is being resumed."""
+        with (self.path / METRICS).open("ab") as file:
+            file.truncate(length)
+
+    def event(self, kind: str, **details: Any) -> None:
+        """Append a line to the events, with the time."""
+        line = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "event": kind, **details}
+        with contextlib.suppress(OSError), (self.path / EVENTS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def result(self) -> dict[str, Any] | None:
+        """Return the result of a finished run."""
+        file = self.path / RESULT
+        if not file.is_file():
+            return None
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return content
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's metrics; a line cut short by a crash is left out."""
+    lines = []
+    file = path / METRICS
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                lines.append(json.loads(line))
+    return lines
+
+
+def environment() -> dict[str, Any]:
+    """Describe the machine and the versions a run uses."""
+    packages = {}
+    for name in ("ono", "torch", "numpy", "scipy", "pydantic", "safetensors"):
+        with contextlib.suppress(PackageNotFoundError):
+            packages[name] = version(name)
+    return {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "packages": packages,
+        "commit": commit(),
+    }
+
+
+def commit() -> str | None:
+    """Return the commit of ono's source tree, with "+" if changed; None when installed."""
+    here = Path(__file__).parent
+    try:
+        run = [
+            subprocess.run(  # noqa: S603
+                ["git", "-C", str(here), *arguments],  # noqa: S607
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=5,
+            ).stdout.strip()
+            for arguments in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "."))
+        ]
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return run[0] + ("+" if run[1] else "")

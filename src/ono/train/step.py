@@ -1,0 +1,135 @@
+"""One training step: forward, loss, backward, clip, update - and never a non-finite one.
+
+Whether a step counts is decided on the device by one flag made from the loss and the norm of the
+gradient. It gates the weights, the moments of the optimiser, the averaged weights and the running
+covariance, so nothing waits for the host and nothing bad is ever applied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ono.data.batches import Batch
+from ono.evaluate.metrics import gradient_relative_l2, relative_l2
+from ono.evaluate.operator import Operator
+from ono.nn.moments import commit
+from ono.train.recipe import Recipe
+
+
+def sample_losses(
+    operator: Operator, batch: Batch, gradient_loss: float = 0.0
+) -> Float[Tensor, " batch"]:
+    """Return each sample's relative error in physical units, with the H1 term if asked for."""
+    pred = operator(batch.domain, batch.values)
+    losses = relative_l2(pred, batch.target, batch.domain.mask)
+    if gradient_loss > 0 and batch.domain.shape is not None:
+        slopes = gradient_relative_l2(pred, batch.target, batch.domain.shape)
+        losses = losses + gradient_loss * slopes
+    return losses
+
+
+class Step:
+    """The eager training step and everything it changes."""
+
+    def __init__(self, operator: Operator, recipe: Recipe) -> None:
+        self.operator = operator
+        self.recipe = recipe
+        device = next(operator.parameters()).device
+        self.optimiser = torch.optim.AdamW(
+            operator.parameters(),
+            lr=recipe.optimiser.learning_rate,
+            weight_decay=recipe.optimiser.weight_decay,
+            fused=True,
+        )
+        self.average: Operator | None = None
+        if recipe.train.weight_average > 0:
+            self.average = copy.deepcopy(operator).requires_grad_(False)
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self.samples = torch.zeros((), dtype=torch.float64, device=device)
+        self.skipped = torch.zeros((), dtype=torch.int64, device=device)
+
+    @property
+    def evaluated(self) -> Operator:
+        """The operator that is evaluated and saved: the averaged one if weights are averaged."""
+        return self.operator if self.average is None else self.average
+
+    def __call__(self, batch: Batch, learning_rate: float) -> None:
+        """Take one step on a batch."""
+        self.operator.train()
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate
+        self.optimiser.zero_grad(set_to_none=True)
+        with self._precision(batch.values.device):
+            losses = sample_losses(self.operator, batch, self.recipe.train.gradient_loss)
+        loss = losses.mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(
+            self.operator.parameters(), self.recipe.optimiser.clip or torch.inf
+        )
+        applied = torch.isfinite(loss.detach()) & torch.isfinite(norm)
+        # The fused optimiser leaves weights, moments and its counter alone where found_inf is 1.
+        self.optimiser.found_inf = (~applied).float()  # type: ignore[attr-defined]
+        self.optimiser.step()
+        commit(self.operator, applied)
+        self._update_average(applied)
+        self._count(losses.detach(), applied)
+
+    def take_mean_loss(self) -> float:
+        """Return the mean loss since the last call and start over (waits for the device)."""
+        mean = float(self.loss_sum / self.samples.clamp_min(1))
+        self.loss_sum.zero_()
+        self.samples.zero_()
+        return mean
+
+    def state(self) -> dict[str, Any]:
+        """Return everything besides the evaluated operator that the next step depends on."""
+        moments = self.optimiser.state_dict()["state"]
+        raw = None if self.average is None else _plain(self.operator.state_dict())
+        return {
+            "moments": {str(k): _plain(v) for k, v in moments.items()},
+            "raw_model": raw,
+            "loss_sum": self.loss_sum.cpu(),
+            "samples": self.samples.cpu(),
+            "skipped": self.skipped.cpu(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what `state` returned; the evaluated operator is loaded already."""
+        if self.average is not None:
+            self.average.load_state_dict(self.operator.state_dict())
+            self.operator.load_state_dict(state["raw_model"])
+        content = self.optimiser.state_dict()
+        content["state"] = {int(k): v for k, v in state["moments"].items()}
+        self.optimiser.load_state_dict(content)
+        for name in ("loss_sum", "samples", "skipped"):
+            getattr(self, name).copy_(state[name])
+
+    @torch.no_grad()
+    def _update_average(self, applied: Tensor) -> None:
+        if self.average is None:
+            return
+        share = (1 - self.recipe.train.weight_average) * applied
+        for mean, new in zip(self.average.parameters(), self.operator.parameters(), strict=True):
+            mean.lerp_(new, share.to(mean.dtype))
+
+    @torch.no_grad()
+    def _count(self, losses: Tensor, applied: Tensor) -> None:
+        good = torch.where(applied, losses.double().sum(), torch.zeros_like(self.loss_sum))
+        self.loss_sum += good
+        self.samples += applied * len(losses)
+        self.skipped += ~applied
+
+    def _precision(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+        if self.recipe.train.precision == "bf16":
+            return torch.autocast(device.type, torch.bfloat16)
+        return contextlib.nullcontext()
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    return {k: v.detach().cpu().clone() if isinstance(v, Tensor) else v for k, v in state.items()}
