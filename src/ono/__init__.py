@@ -32,7 +32,7 @@ _HOMES = {
     "fit": "ono.train.loop",
     "relative_l2": "ono.evaluate.metrics",
 }
-__all__ = sorted(_HOMES)  # noqa: PLE0605
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

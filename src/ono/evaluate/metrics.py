@@ -8,8 +8,8 @@ from torch import Tensor
 
 
 def relative_l2(
-    pred: Float[Tensor, "batch *rest"],
-    true: Float[Tensor, "batch *rest"],
+    pred: Float[Tensor, batch * rest],
+    true: Float[Tensor, batch * rest],
     mask: Bool[Tensor, "batch points"] | None = None,
 ) -> Float[Tensor, " batch"]:
     """Return ||pred_i - true_i|| / ||true_i|| for each sample i (Eq. 1).
@@ -23,9 +23,9 @@ def relative_l2(
     if mask is not None:
         real = mask.reshape(mask.shape[0], *(1,) * (pred.ndim - 3), mask.shape[1], 1)
         difference, true = difference * real, true * real
-    return torch.linalg.vector_norm(difference.flatten(1), dim=1) / torch.linalg.vector_norm(
-        true.flatten(1), dim=1
-    )
+    error: Tensor = torch.linalg.vector_norm(difference.flatten(1), dim=1)
+    scale: Tensor = torch.linalg.vector_norm(true.flatten(1), dim=1)
+    return error / scale
 
 
 def gradient_relative_l2(

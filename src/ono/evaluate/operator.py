@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -46,9 +46,7 @@ class Card(BaseModel, frozen=True, extra="forbid"):
     version: str
 
     @classmethod
-    def of(
-        cls, info: Info, *, model: str, config: BaseModel, **provenance: Any
-    ) -> Card:
+    def of(cls, info: Info, *, model: str, config: BaseModel, **provenance: Any) -> Card:
         """Describe an operator for a dataset."""
         return cls(
             model=model,
@@ -60,6 +58,19 @@ class Card(BaseModel, frozen=True, extra="forbid"):
         )
 
 
+@runtime_checkable
+class Queryable(Protocol):
+    """A model that can summarise its input once and then be evaluated anywhere."""
+
+    queries_are_independent: bool
+
+    def encode(self, domain: Domain, values: Tensor) -> tuple[Tensor, Any]:
+        """Return the output at the input points, and what queries need."""
+
+    def decode(self, seen: Any, domain: Domain, values: Tensor, query: Domain) -> Tensor:
+        """Return the output at query points."""
+
+
 class Operator(nn.Module):
     """Physical values in, physical values out.
 
@@ -69,13 +80,10 @@ class Operator(nn.Module):
     def __init__(self, card: Card) -> None:
         super().__init__()
         self.card = card
-        sizes = {
-            "dim": card.mesh.dim,
-            "in_channels": len(card.inputs),
-            "out_channels": len(card.outputs),
-        }
-        self.model = build(MODELS[card.model].config.model_validate(card.config), **sizes)
-        self.normaliser = Normaliser(**sizes)
+        dim, inputs, outputs = card.mesh.dim, len(card.inputs), len(card.outputs)
+        config = MODELS[card.model].config.model_validate(card.config)
+        self.model = build(config, dim=dim, in_channels=inputs, out_channels=outputs)
+        self.normaliser = Normaliser(dim=dim, in_channels=inputs, out_channels=outputs)
 
     def forward(
         self,
@@ -95,6 +103,31 @@ class Operator(nn.Module):
         )
         return self.normaliser.decode(output)
 
+    @torch.no_grad()
+    def at(
+        self,
+        domain: Domain,
+        values: Float[Tensor, "batch points channels"],
+        query: Domain,
+        *,
+        chunk: int = 1 << 16,
+    ) -> Float[Tensor, "batch queries channels"]:
+        """Evaluate at any number of query points with memory for `chunk` of them.
+
+        The inputs are encoded once. Queries do not influence each other, so the chunks change
+        nothing; a model for which they do gets all of them at once.
+        """
+        if not (isinstance(self.model, Queryable) and self.model.queries_are_independent):
+            return self.forward(domain, values, query=query)
+        here, there = self.normaliser.place(domain), self.normaliser.place(query)
+        scaled = self.normaliser.encode(values)
+        _, seen = self.model.encode(here, scaled)
+        parts = [
+            self.model.decode(seen, here, scaled, Domain(coords))
+            for coords in there.coords.split(chunk, 1)
+        ]
+        return self.normaliser.decode(torch.cat(parts, 1))
+
     def calibrate(self, source: Source, batch: int = 32) -> None:
         """Compute the statistics inside the network exactly over training data."""
 
@@ -109,7 +142,9 @@ class Operator(nn.Module):
         """Write the two files of this operator."""
         directory.mkdir(parents=True, exist_ok=True)
         # Tensors are copied: safetensors refuses views that share memory.
-        state = {name: t.detach().cpu().contiguous().clone() for name, t in self.state_dict().items()}
+        state = {
+            name: t.detach().cpu().contiguous().clone() for name, t in self.state_dict().items()
+        }
         with replacing(directory / WEIGHTS_FILE) as aside:
             save_file(state, aside)
         write_text(directory / CARD_FILE, self.card.model_dump_json(indent=1) + "\n")

@@ -61,27 +61,8 @@ def at_points(
         in_order(load(view, device), batch), in_order(fine, batch), strict=True
     ):
         query = Domain(points.to(device).expand(coarse.domain.batch, -1, -1))
-        pred = predict_at(operator, coarse.domain, coarse.values, query, chunk=chunk)
+        pred = operator.at(coarse.domain, coarse.values, query, chunk=chunk)
         true = interpolate(truth.domain, truth.target, query, "linear")
         errors.append(relative_l2(pred, true).cpu())
         rows.append(coarse.rows)
     return Evaluation("query", len(points), None, Score(torch.cat(errors), torch.cat(rows)))
-
-
-@torch.no_grad()
-def predict_at(
-    operator: Operator,
-    domain: Domain,
-    values: Float[Tensor, "batch points channels"],
-    query: Domain,
-    *,
-    chunk: int = 1 << 16,
-) -> Float[Tensor, "batch queries channels"]:
-    """Evaluate at many query points with bounded memory.
-
-    Queries do not influence each other, so chunks give the same numbers as all at once.
-    """
-    parts = [
-        operator(domain, values, query=Domain(coords)) for coords in query.coords.split(chunk, 1)
-    ]
-    return torch.cat(parts, 1)

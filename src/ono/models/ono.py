@@ -67,6 +67,7 @@ class ONO(nn.Module):
         super().__init__()
         self.config, self.dim = config, dim
         self.in_channels, self.out_channels = in_channels, out_channels
+        self.queries_are_independent = config.query != "cross"
         width, hidden = config.width, round(config.width * config.ffn_ratio)
         inputs = in_channels + (1 if config.position == "index" else dim)
 
@@ -181,12 +182,11 @@ class ONO(nn.Module):
         for lower, upper in self._blocks():
             g, summary = lower(g, here)
             g_y = lower.read(g_y, summary)
+            _, told = upper.attention(_beside(g, h), upper.norm_attention(h), here)
             if h_y is None:
-                _, told = upper.attention(_beside(g, h), upper.norm_attention(h), here)
                 h_y = upper.read(_beside(g_y, h), None, told)
             else:
-                _, statistics = upper.attention.kernel(upper.attention.g_hat(g), here)
-                h_y, _ = upper(_beside(g_y, h_y), h_y, there, statistics)
+                h_y, _ = upper(_beside(g_y, h_y), h_y, there, told)
         output: Tensor = self.head(h_y)
         return output
 
@@ -219,7 +219,7 @@ class ONO(nn.Module):
         *,
         layer: int,
         time: Tensor | None = None,
-    ) -> Float[Tensor, "batch heads points eigen"]:
+    ) -> Float[Tensor, "batch points heads eigen"]:
         """Return the learned eigenfunctions ψ of one layer (Eq. 8)."""
         measure = self._measure(domain)
         g, _ = self._lift(domain, values, time)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ono.errors import RecipeError, UnsupportedDomain
+from ono.nn.heads import same_head
 from ono.nn.measure import Measure, along_points, at_least_float32
 
 Summary = tuple[Tensor, ...]
@@ -29,6 +30,8 @@ class Attention(nn.Module, ABC):
     order_dependent: ClassVar[bool] = False
     """Whether the result depends on how the points are numbered."""
 
+    own_channels: Tensor
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         if width % heads:
@@ -38,48 +41,45 @@ class Attention(nn.Module, ABC):
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width)
+        self.register_buffer("own_channels", same_head(heads, width, width), persistent=False)
 
     @abstractmethod
     def summary(
         self,
-        q: Float[Tensor, "batch heads points share"],
-        k: Float[Tensor, "batch heads points share"],
-        v: Float[Tensor, "batch heads points share"],
+        q: Float[Tensor, "batch points width"],
+        k: Float[Tensor, "batch points width"],
+        v: Float[Tensor, "batch points width"],
         measure: Measure,
     ) -> Summary:
         """Condense the source points."""
 
     @abstractmethod
     def mix(
-        self, q: Float[Tensor, "batch heads queries share"], summary: Summary
-    ) -> Float[Tensor, "batch heads queries share"]:
+        self, q: Float[Tensor, "batch queries width"], summary: Summary
+    ) -> Float[Tensor, "batch queries width"]:
         """Read the summary at the queries."""
 
     def forward(
         self, x: Float[Tensor, "batch points width"], measure: Measure
     ) -> tuple[Float[Tensor, "batch points width"], Summary]:
         """Return the attention of the points to each other, and their summary."""
-        q, k, v = self._split(self.qkv(x), 3)
+        q, k, v = self.qkv(x).chunk(3, -1)
         summary = self.summary(q, k, v, measure)
-        return self._merge(self.mix(q, summary)), summary
+        return self.out(self.mix(q, summary)), summary
 
     def read(
         self, x: Float[Tensor, "batch queries width"], summary: Summary
     ) -> Float[Tensor, "batch queries width"]:
         """Return the attention of other points to the summarised ones."""
-        (q,) = self._split(F.linear(x, self.qkv.weight[: x.shape[-1]]), 1)
-        return self._merge(self.mix(q, summary))
+        attended: Tensor = self.out(self.mix(F.linear(x, self.qkv.weight[: x.shape[-1]]), summary))
+        return attended
 
-    def _split(
-        self, x: Float[Tensor, "batch points parts"], parts: int
-    ) -> tuple[Float[Tensor, "batch heads points share"], ...]:
-        return x.unflatten(-1, (parts, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-
-    def _merge(
-        self, x: Float[Tensor, "batch heads points share"]
-    ) -> Float[Tensor, "batch points width"]:
-        merged: Tensor = self.out(x.transpose(1, 2).flatten(2))
-        return merged
+    def split(
+        self, x: Float[Tensor, "batch points width"]
+    ) -> Float[Tensor, "batch points heads share"]:
+        """Show the channels of each head on an axis of their own."""
+        heads: Tensor = x.unflatten(-1, (self.heads, -1))
+        return heads
 
 
 class EfficientAttention(Attention):
@@ -87,21 +87,23 @@ class EfficientAttention(Attention):
 
     def summary(
         self,
-        q: Float[Tensor, "batch heads points share"],
-        k: Float[Tensor, "batch heads points share"],
-        v: Float[Tensor, "batch heads points share"],
+        q: Float[Tensor, "batch points width"],
+        k: Float[Tensor, "batch points width"],
+        v: Float[Tensor, "batch points width"],
         measure: Measure,
     ) -> Summary:
-        """Return the average of v under each channel of k, a share×share matrix per head."""
+        """Return the average of v under each channel of k, within heads."""
         if measure.weights is not None:
             k = k + along_points(measure.weights, k).log()
-        return (k.softmax(-2).mT @ v,)
+        return (k.softmax(-2).mT @ v * self.own_channels,)
 
     def mix(
-        self, q: Float[Tensor, "batch heads queries share"], summary: Summary
-    ) -> Float[Tensor, "batch heads queries share"]:
+        self, q: Float[Tensor, "batch queries width"], summary: Summary
+    ) -> Float[Tensor, "batch queries width"]:
         """Return softmax(q) · context / sqrt(share)."""
-        return q.softmax(-1) / math.sqrt(q.shape[-1]) @ summary[0]
+        shared = self.split(q)
+        context = summary[0] / math.sqrt(shared.shape[-1])
+        return shared.softmax(-1).flatten(-2) @ context.to(q.dtype)
 
 
 class LinearAttention(Attention):
@@ -109,18 +111,21 @@ class LinearAttention(Attention):
 
     def summary(
         self,
-        q: Float[Tensor, "batch heads points share"],
-        k: Float[Tensor, "batch heads points share"],
-        v: Float[Tensor, "batch heads points share"],
+        q: Float[Tensor, "batch points width"],
+        k: Float[Tensor, "batch points width"],
+        v: Float[Tensor, "batch points width"],
         measure: Measure,
     ) -> Summary:
-        """Return Σφ(k)vᵀ and Σφ(k)."""
+        """Return Σφ(k)vᵀ and Σφ(k), within heads."""
         phi = F.elu(k) + 1
-        return measure.inner(phi, v), measure.inner(phi, torch.ones_like(v[..., :1]))
+        return (
+            measure.inner(phi, v) * self.own_channels,
+            measure.inner(phi, torch.ones_like(v[..., :1])) * self.own_channels,
+        )
 
     def mix(
-        self, q: Float[Tensor, "batch heads queries share"], summary: Summary
-    ) -> Float[Tensor, "batch heads queries share"]:
+        self, q: Float[Tensor, "batch queries width"], summary: Summary
+    ) -> Float[Tensor, "batch queries width"]:
         """Return the φ-weighted average of v."""
         phi = F.elu(q) + 1
         context, normaliser = (part.to(phi.dtype) for part in summary)
@@ -137,17 +142,18 @@ class GalerkinAttention(Attention):
 
     def summary(
         self,
-        q: Float[Tensor, "batch heads points share"],
-        k: Float[Tensor, "batch heads points share"],
-        v: Float[Tensor, "batch heads points share"],
+        q: Float[Tensor, "batch points width"],
+        k: Float[Tensor, "batch points width"],
+        v: Float[Tensor, "batch points width"],
         measure: Measure,
     ) -> Summary:
-        """Return the inner products of the columns of k and v."""
-        return (measure.inner(self.norm_k(k), self.norm_v(v)),)
+        """Return the inner products of the columns of k and v, within heads."""
+        k, v = self.norm_k(self.split(k)).flatten(-2), self.norm_v(self.split(v)).flatten(-2)
+        return (measure.inner(k, v) * self.own_channels,)
 
     def mix(
-        self, q: Float[Tensor, "batch heads queries share"], summary: Summary
-    ) -> Float[Tensor, "batch heads queries share"]:
+        self, q: Float[Tensor, "batch queries width"], summary: Summary
+    ) -> Float[Tensor, "batch queries width"]:
         """Return q · context."""
         return q @ summary[0].to(q.dtype)
 
@@ -157,22 +163,25 @@ class SoftmaxAttention(Attention):
 
     def summary(
         self,
-        q: Float[Tensor, "batch heads points share"],
-        k: Float[Tensor, "batch heads points share"],
-        v: Float[Tensor, "batch heads points share"],
+        q: Float[Tensor, "batch points width"],
+        k: Float[Tensor, "batch points width"],
+        v: Float[Tensor, "batch points width"],
         measure: Measure,
     ) -> Summary:
         """Return keys, values and, where points differ in weight, the logarithm of it."""
+        k, v = (self.split(x).transpose(1, 2) for x in (k, v))
         if measure.weights is None:
             return k, v
         return k, v, measure.weights[:, None, None].log().to(k.dtype)
 
     def mix(
-        self, q: Float[Tensor, "batch heads queries share"], summary: Summary
-    ) -> Float[Tensor, "batch heads queries share"]:
+        self, q: Float[Tensor, "batch queries width"], summary: Summary
+    ) -> Float[Tensor, "batch queries width"]:
         """Return softmax(q kᵀ / sqrt(share) + log w) v."""
         k, v, *bias = summary
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias[0] if bias else None)
+        q = self.split(q).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias[0] if bias else None)
+        return mixed.transpose(1, 2).flatten(2)
 
 
 class NystromAttention(Attention):
@@ -203,12 +212,13 @@ class NystromAttention(Attention):
 
     def summary(
         self,
-        q: Float[Tensor, "batch heads points share"],
-        k: Float[Tensor, "batch heads points share"],
-        v: Float[Tensor, "batch heads points share"],
+        q: Float[Tensor, "batch points width"],
+        k: Float[Tensor, "batch points width"],
+        v: Float[Tensor, "batch points width"],
         measure: Measure,
     ) -> Summary:
-        """Return k̃, pinv(softmax(q̃ k̃ᵀ)) softmax(q̃ kᵀ) v and the bias that hides unused landmarks."""
+        """Return k̃, pinv(softmax(q̃ k̃ᵀ)) softmax(q̃ kᵀ) v and what hides unused landmarks."""
+        q, k, v = (self.split(x).transpose(1, 2) for x in (q, k, v))
         q_mark, k_mark, used = self._landmarks(q, k, measure)
         bias = None if measure.weights is None else measure.weights[:, None, None].log().to(q.dtype)
         seen = F.scaled_dot_product_attention(q_mark, k, v, attn_mask=bias)
@@ -220,29 +230,27 @@ class NystromAttention(Attention):
             between = logits.softmax(-1)
             if used is not None:
                 real = used[:, None, :, None] & used[:, None, None]
-                between = torch.where(real, between, torch.eye(used.shape[-1]).to(between))
+                identity = torch.eye(used.shape[-1], dtype=between.dtype, device=between.device)
+                between = torch.where(real, between, identity)
             told = (pseudo_inverse(between, self.iterations) @ wide_seen).to(v.dtype)
-        if used is None:
-            return (k_mark, told) if self.convolution is None else (k_mark, told, v)
-        hidden = torch.zeros_like(used, dtype=q.dtype).masked_fill(~used, -torch.inf)[:, None, None]
-        told = told * used[:, None, :, None]
-        if self.convolution is None:
-            return k_mark, told, hidden
-        return k_mark, told, v * (along_points(measure.weights, v) > 0), hidden
+        summary = (k_mark, told)
+        if used is not None and measure.weights is not None:
+            v = v * (along_points(measure.weights, v) > 0)
+            hidden = torch.zeros_like(used, dtype=q.dtype).masked_fill(~used, -torch.inf)
+            summary = (k_mark, told * used[:, None, :, None], hidden[:, None, None])
+        return summary if self.convolution is None else (*summary, v)
 
     def mix(
-        self, q: Float[Tensor, "batch heads queries share"], summary: Summary
-    ) -> Float[Tensor, "batch heads queries share"]:
+        self, q: Float[Tensor, "batch queries width"], summary: Summary
+    ) -> Float[Tensor, "batch queries width"]:
         """Return softmax(q k̃ᵀ) · told."""
         k_mark, told, *rest = summary
-        v = rest.pop(0) if self.convolution is not None else None
-        mixed = F.scaled_dot_product_attention(
-            q, k_mark, told, attn_mask=rest[0] if rest else None
-        )
-        if self.convolution is None or v is None:
-            return mixed
-        local: Tensor = self.convolution(v)
-        return mixed + local
+        q = self.split(q).transpose(1, 2)
+        v = rest.pop() if self.convolution is not None else None
+        mixed = F.scaled_dot_product_attention(q, k_mark, told, attn_mask=rest[0] if rest else None)
+        if self.convolution is not None and v is not None:
+            mixed = mixed + self.convolution(v)
+        return mixed.transpose(1, 2).flatten(2)
 
     def read(
         self, x: Float[Tensor, "batch queries width"], summary: Summary

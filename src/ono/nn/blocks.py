@@ -68,10 +68,10 @@ class OrthogonalBlock(nn.Module):
         g: Float[Tensor, "batch *one points lower"],
         h: Float[Tensor, "batch *time points width"],
         measure: Measure,
-        statistics: Tensor | None = None,
+        shared: Told | None = None,
     ) -> tuple[Float[Tensor, "batch *time points out"], Told]:
         """Return the next h and what query points need."""
-        attended, told = self.attention(g, self.norm_attention(h), measure, statistics)
+        attended, told = self.attention(g, self.norm_attention(h), measure, shared)
         return self._finish(attended + h), told
 
     def read(
@@ -80,7 +80,7 @@ class OrthogonalBlock(nn.Module):
         h: Float[Tensor, "batch *time queries width"] | None,
         told: Told,
     ) -> Float[Tensor, "batch *time queries out"]:
-        """Return the next h at query points; without an h there, as in the first layer of Eq. 20."""
+        """Return the next h at query points; there is none yet in the first layer of Eq. 20."""
         attended = self.attention.read(g, told)
         return self._finish(attended if h is None else attended + h)
 

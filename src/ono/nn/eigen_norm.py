@@ -19,30 +19,30 @@ from ono.nn.whitening import Whitening
 class NoNorm(nn.Module):
     """Use the features as they are."""
 
-    def observe(self, g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure) -> None:
+    def observe(self, g_hat: Float[Tensor, "batch points modes"], measure: Measure) -> None:
         """Nothing is kept."""
 
     def statistics(
-        self, g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure
-    ) -> Float[Tensor, "..."]:
+        self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
+    ) -> Float[Tensor, "*shape"]:
         """Return an empty tensor: there are no statistics."""
         return g_hat.new_empty(0)
 
     def features(
-        self, g_hat: Float[Tensor, "*batch heads points eigen"], statistics: Float[Tensor, "..."]
-    ) -> Float[Tensor, "*batch heads points eigen"]:
+        self, g_hat: Float[Tensor, "*batch points modes"], statistics: Float[Tensor, "*shape"]
+    ) -> Float[Tensor, "*batch points modes"]:
         """Return ĝ."""
         return g_hat
 
     def kernel(
-        self, mu: Float[Tensor, "heads eigen"], statistics: Float[Tensor, "..."]
+        self, mu: Float[Tensor, "heads eigen"], statistics: Float[Tensor, "*shape"]
     ) -> Float[Tensor, "heads eigen eigen"]:
         """Return diag(μ)."""
         return torch.diag_embed(mu.double())
 
     def eigenfunctions(
-        self, g_hat: Float[Tensor, "*batch heads points eigen"], statistics: Float[Tensor, "..."]
-    ) -> Float[Tensor, "*batch heads points eigen"]:
+        self, g_hat: Float[Tensor, "*batch points modes"], statistics: Float[Tensor, "*shape"]
+    ) -> Float[Tensor, "*batch points modes"]:
         """Return the features: these variants have no other basis."""
         return self.features(g_hat, statistics)
 
@@ -55,11 +55,11 @@ class PointLayerNorm(NoNorm):
         self.norm = nn.LayerNorm(options.functions)
 
     def features(
-        self, g_hat: Float[Tensor, "*batch heads points eigen"], statistics: Float[Tensor, "..."]
-    ) -> Float[Tensor, "*batch heads points eigen"]:
+        self, g_hat: Float[Tensor, "*batch points modes"], statistics: Float[Tensor, "*shape"]
+    ) -> Float[Tensor, "*batch points modes"]:
         """Return LN(ĝ)."""
-        normalised: Tensor = self.norm(g_hat)
-        return normalised
+        normalised: Tensor = self.norm(g_hat.unflatten(-1, (-1, *self.norm.normalized_shape)))
+        return normalised.flatten(-2)
 
 
 class PointBatchNorm(NoNorm):
@@ -69,28 +69,28 @@ class PointBatchNorm(NoNorm):
         super().__init__()
         self.options = options
         self.epsilon = epsilon
-        untrained = torch.zeros(2, options.heads, options.functions)
-        untrained[1] = 1
+        modes = options.heads * options.functions
+        untrained = torch.stack((torch.zeros(modes), torch.ones(modes)))
         self.moments = Moments(untrained, options.momentum)
-        self.weight = nn.Parameter(torch.ones(options.heads, 1, options.functions))
-        self.bias = nn.Parameter(torch.zeros(options.heads, 1, options.functions))
+        self.weight = nn.Parameter(torch.ones(modes))
+        self.bias = nn.Parameter(torch.zeros(modes))
 
     def _sums(
-        self, g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure
-    ) -> Float[Tensor, "2 heads eigen"]:
+        self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
+    ) -> Float[Tensor, "2 modes"]:
         wide = g_hat.double()
         ones = torch.ones_like(wide[..., :1])
-        powers = [measure.inner(ones, x)[..., 0, :].sum(0) for x in (wide, wide.square())]
+        powers = [measure.inner(ones, x).sum((0, 1)) for x in (wide, wide.square())]
         return torch.stack(powers)
 
-    def observe(self, g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure) -> None:
+    def observe(self, g_hat: Float[Tensor, "batch points modes"], measure: Measure) -> None:
         """Add a batch to the sums of a calibration pass."""
         with torch.autocast(g_hat.device.type, enabled=False):
             self.moments.observe(self._sums(g_hat, measure), g_hat.shape[0])
 
     def statistics(
-        self, g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure
-    ) -> Float[Tensor, "2 heads eigen"]:
+        self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
+    ) -> Float[Tensor, "2 modes"]:
         """Return the mean and the mean square of each feature."""
         with torch.autocast(g_hat.device.type, enabled=False):
             if self.training:
@@ -104,11 +104,12 @@ class PointBatchNorm(NoNorm):
             return self.moments.known()
 
     def features(
-        self, g_hat: Float[Tensor, "*batch heads points eigen"], statistics: Float[Tensor, "..."]
-    ) -> Float[Tensor, "*batch heads points eigen"]:
+        self, g_hat: Float[Tensor, "*batch points modes"], statistics: Float[Tensor, "*shape"]
+    ) -> Float[Tensor, "*batch points modes"]:
         """Return (ĝ - mean) / std, scaled and shifted."""
-        mean, square = statistics.to(g_hat.dtype)[..., None, :]
+        mean, square = statistics.unbind(0)
         deviation = (square - mean.square()).clamp_min(0) + self.epsilon
+        mean, deviation = mean.to(g_hat.dtype), deviation.to(g_hat.dtype)
         return (g_hat - mean) * deviation.rsqrt() * self.weight + self.bias
 
 

@@ -23,7 +23,7 @@ class EigenOptions(BaseModel, frozen=True, extra="forbid"):
     )
     measure: Literal["mean", "sum", "weights"] = Field(
         "weights",
-        description="inner product: 1/M, the released plain sum, or quadrature weights (1/M if none)",
+        description="inner product: 1/M, the released sum, or quadrature weights (1/M if none)",
     )
     value_projection: bool = Field(True, description="w_V of Eq. 5")
     bias: bool = Field(True, description="a bias in w_Q, so that a constant mode exists")

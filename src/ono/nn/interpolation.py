@@ -86,9 +86,7 @@ def _among_points(
     parts = []
     for place in query.coords.split(chunk, 1):
         # The expansion |x|² + |y|² - 2xy that cdist prefers would not be zero on a shared point.
-        distance = torch.cdist(
-            place, domain.coords, compute_mode="donot_use_mm_for_euclid_dist"
-        )
+        distance = torch.cdist(place, domain.coords, compute_mode="donot_use_mm_for_euclid_dist")
         if domain.mask is not None:
             distance = distance.masked_fill(~domain.mask[:, None], torch.inf)
         near, index = distance.topk(count, largest=False)

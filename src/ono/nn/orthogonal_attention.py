@@ -17,11 +17,12 @@ from torch.nn import functional as F
 from ono.errors import RecipeError
 from ono.nn.eigen_norm import PointBatchNorm, eigen_norm
 from ono.nn.eigen_options import EigenOptions
+from ono.nn.heads import block_diagonal, same_head
 from ono.nn.measure import Measure, along_points
 from ono.nn.whitening import Whitening
 
-Told = tuple[Tensor, Tensor]
-"""What the input points tell the query points: the latent matrix and the statistics."""
+Told = tuple[Tensor, Tensor, Tensor]
+"""What the input points tell others: the latent matrix, the kernel and the statistics."""
 
 
 class OrthogonalAttention(nn.Module):
@@ -31,6 +32,7 @@ class OrthogonalAttention(nn.Module):
     """
 
     folded: Tensor
+    own_channels: Tensor
 
     def __init__(self, width: int, lower_width: int, options: EigenOptions) -> None:
         super().__init__()
@@ -46,6 +48,9 @@ class OrthogonalAttention(nn.Module):
         self.norm = eigen_norm(options)
         kernel = torch.eye(options.functions).repeat(options.heads, 1, 1)
         self.register_buffer("folded", kernel.double() * F.softplus(torch.zeros(())))
+        modes = options.heads * options.functions
+        own = same_head(options.heads, modes, width)
+        self.register_buffer("own_channels", own, persistent=False)
         self.is_folded = False
 
     def get_extra_state(self) -> Tensor:
@@ -61,35 +66,24 @@ class OrthogonalAttention(nn.Module):
         """The positive eigenvalues μ."""
         return F.softplus(self.raw_mu)
 
-    def g_hat(
-        self, g: Float[Tensor, "batch *time points lower"]
-    ) -> Float[Tensor, "batch *time heads points eigen"]:
-        """Project the lower flow (Eq. 4, before ort)."""
-        projected: Tensor = self.w_q(g)
-        return projected.unflatten(-1, (self.options.heads, -1)).transpose(-2, -3)
-
     def moment(
         self,
-        psi: Float[Tensor, "batch *one heads points eigen"],
+        psi: Float[Tensor, "batch *one points modes"],
         h: Float[Tensor, "batch *time points width"],
         measure: Measure,
-    ) -> Float[Tensor, "batch *time heads eigen share"]:
-        """Return <ψ, h w_V>, head by head."""
-        heads = self.options.heads
-        if self.w_v is None:
-            shares = h.unflatten(-1, (heads, -1)).transpose(-2, -3)
-            moment = measure.inner(psi, shares)
-        else:
-            columns = psi.transpose(-2, -3).flatten(-2)
-            moment = measure.inner(columns, h).unflatten(-2, (heads, -1))
+    ) -> Float[Tensor, "batch *time modes width"]:
+        """Return <ψ, h w_V>, each head with its own channels only."""
+        moment = measure.inner(psi, h)
+        if self.w_v is not None:
             with torch.autocast(h.device.type, enabled=False):
-                moment = moment @ self.w_v.weight.unflatten(0, (heads, -1)).mT.to(moment.dtype)
+                moment = moment @ self.w_v.weight.mT.to(moment.dtype)
+        moment = moment * self.own_channels.to(moment.dtype)
         if isinstance(measure.total, float):
             return moment * measure.total
         return moment * measure.total.reshape(-1, *(1,) * (moment.ndim - 1))
 
     def kernel(
-        self, g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure
+        self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
     ) -> tuple[Float[Tensor, "heads eigen eigen"], Tensor]:
         """Return the kernel between features, folded or fresh, and the statistics it came from."""
         if self.is_folded and not self.training and isinstance(self.norm, Whitening):
@@ -103,39 +97,34 @@ class OrthogonalAttention(nn.Module):
         g: Float[Tensor, "batch *one points lower"],
         h: Float[Tensor, "batch *time points width"],
         measure: Measure,
-        statistics: Tensor | None = None,
+        shared: Told | None = None,
     ) -> tuple[Float[Tensor, "batch *time points width"], Told]:
-        """Return h̃ (Eq. 5) and what query points need to compute theirs."""
-        g_hat = self.g_hat(g)
-        if statistics is None:
-            kernel, statistics = self.kernel(g_hat.flatten(0, -4), measure)
+        """Return h̃ (Eq. 5) and what query points need to compute theirs.
+
+        `shared` lends the kernel and statistics of other points instead of this batch's own.
+        """
+        g_hat = self.w_q(g)
+        if shared is None:
+            kernel, statistics = self.kernel(g_hat.flatten(1, -2) if g.ndim > 3 else g_hat, measure)
         else:
-            kernel = self.norm.kernel(self.mu, statistics)
+            _, kernel, statistics = shared
         psi = self.norm.features(g_hat, statistics)
         moment = self.moment(psi, h, measure)
         with torch.autocast(h.device.type, enabled=False):
-            latent = kernel @ moment.double()
-        return self._spread(psi, latent), (latent, statistics)
+            latent = (block_diagonal(kernel) @ moment.double()).to(moment.dtype)
+        return psi @ latent.to(psi.dtype), (latent, kernel, statistics)
 
     def read(
         self, g: Float[Tensor, "batch *one queries lower"], told: Told
     ) -> Float[Tensor, "batch *time queries width"]:
         """Return h̃ at points that took no part in the moment (Eq. 20)."""
-        latent, statistics = told
-        return self._spread(self.norm.features(self.g_hat(g), statistics), latent)
+        latent, _, statistics = told
+        psi = self.norm.features(self.w_q(g), statistics)
+        return psi @ latent.to(psi.dtype)
 
-    def _spread(
-        self,
-        psi: Float[Tensor, "batch *one heads points eigen"],
-        latent: Float[Tensor, "batch *time heads eigen share"],
-    ) -> Float[Tensor, "batch *time points width"]:
-        return (psi @ latent.to(psi.dtype)).transpose(-2, -3).flatten(-2)
-
-    def observe(
-        self, g: Float[Tensor, "batch points lower"], measure: Measure
-    ) -> None:
+    def observe(self, g: Float[Tensor, "batch points lower"], measure: Measure) -> None:
         """Add a batch to a calibration pass."""
-        self.norm.observe(self.g_hat(g), measure)
+        self.norm.observe(self.w_q(g), measure)
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -148,10 +137,12 @@ class OrthogonalAttention(nn.Module):
 
     def eigenfunctions(
         self, g: Float[Tensor, "batch points lower"], measure: Measure
-    ) -> Float[Tensor, "batch heads points eigen"]:
+    ) -> Float[Tensor, "batch points heads eigen"]:
         """Return ψ at the points of a batch (Eq. 8)."""
-        g_hat = self.g_hat(g)
-        return self.norm.eigenfunctions(g_hat, self.norm.statistics(g_hat, measure))
+        g_hat = self.w_q(g)
+        psi = self.norm.eigenfunctions(g_hat, self.norm.statistics(g_hat, measure))
+        heads: Tensor = psi.unflatten(-1, (self.options.heads, -1))
+        return heads
 
 
 def paper_form(
@@ -161,16 +152,14 @@ def paper_form(
     measure: Measure,
 ) -> Float[Tensor, "batch points width"]:
     """Evaluate Eq. 5 as it is printed, ψ at every point: the twin that tests compare with."""
-    psi = attention.eigenfunctions(g, measure)
-    heads, points = attention.options.heads, h.shape[-2]
+    psi = attention.eigenfunctions(g, measure).transpose(1, 2)
     value = h if attention.w_v is None else cast(Tensor, attention.w_v(h))
-    value = value.unflatten(-1, (heads, -1)).transpose(-2, -3)
+    value = value.unflatten(-1, (attention.options.heads, -1)).transpose(1, 2)
     if measure.weights is None:
-        value = value / points
+        value = value / h.shape[1]
     else:
         value = value * along_points(measure.weights, value)
     total = torch.as_tensor(measure.total, dtype=value.dtype, device=value.device)
     moment = psi.mT @ value * total.reshape(-1, 1, 1, 1)
-    mixed = psi @ (attention.mu[..., None] * moment)
-    return mixed.transpose(-2, -3).flatten(-2)
-
+    mixed: Tensor = psi @ (attention.mu[..., None] * moment)
+    return mixed.transpose(1, 2).flatten(2)

@@ -14,16 +14,23 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ono.nn.eigen_options import EigenOptions
+from ono.nn.heads import block_diagonal
 from ono.nn.measure import Measure
 from ono.nn.moments import Moments
 
 
 def second_moment(
-    g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure
+    g_hat: Float[Tensor, "batch points modes"], heads: int, measure: Measure
 ) -> Float[Tensor, "heads eigen eigen"]:
-    """Return the sum over samples of <ĝ_i, ĝ_j>, in float64 (the numerator of Eq. 7)."""
-    wide = g_hat.double()
-    return measure.inner(wide, wide).sum(0)
+    """Return the sum over samples of <ĝ_i, ĝ_j> within each head (the numerator of Eq. 7).
+
+    float64, and one product per head over the points of all samples.
+    """
+    wide: Tensor = g_hat.flatten(0, 1).unflatten(-1, (heads, -1)).transpose(0, 1)
+    wide = wide.to(torch.float64, memory_format=torch.contiguous_format)
+    if measure.weights is None:
+        return wide.mT @ wide / g_hat.shape[1]
+    return wide.mT @ (measure.weights.flatten()[:, None].double() * wide)
 
 
 def inverse_cholesky(
@@ -57,30 +64,53 @@ class Whitening(nn.Module):
         self.moments = Moments(identity, options.momentum)
         self.register_buffer("failures", torch.zeros((), dtype=torch.int64))
 
-    def observe(self, g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure) -> None:
+    def observe(self, g_hat: Float[Tensor, "batch points modes"], measure: Measure) -> None:
         """Add a batch to the sums of a calibration pass."""
         with torch.autocast(g_hat.device.type, enabled=False):
-            self.moments.observe(second_moment(g_hat, measure), g_hat.shape[0])
+            total = second_moment(g_hat, self.options.heads, measure)
+            self.moments.observe(total, g_hat.shape[0])
 
     def statistics(
-        self, g_hat: Float[Tensor, "batch heads points eigen"], measure: Measure
+        self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
     ) -> Float[Tensor, "heads eigen eigen"]:
         """Return L⁻¹ for this batch: of its own covariance, the running or the exact one."""
-        with torch.autocast(g_hat.device.type, enabled=False):
-            if self.training:
-                total = second_moment(g_hat, measure)
-                covariance = total / g_hat.shape[0]
-                self.moments.observe(total, g_hat.shape[0])
-                self.moments.state = "stale"
-                if self.options.covariance == "ema":
-                    covariance = self.moments.blend(covariance)
-                return self._factor(covariance)
+        if not self.training:
             return self.frozen()
+        with torch.autocast(g_hat.device.type, enabled=False):
+            total = second_moment(g_hat, self.options.heads, measure)
+            covariance = total / g_hat.shape[0]
+            self.moments.observe(total, g_hat.shape[0])
+            self.moments.state = "stale"
+            if self.options.covariance == "ema":
+                covariance = self.moments.blend(covariance)
+            return self._factor(covariance)
 
     def frozen(self) -> Float[Tensor, "heads eigen eigen"]:
         """Return L⁻¹ of the covariance that evaluation uses: the exact or the running one."""
         running = self.options.eval_covariance == "ema"
         return self._factor(self.moments.recorded() if running else self.moments.known())
+
+    def features(
+        self,
+        g_hat: Float[Tensor, "*batch points modes"],
+        statistics: Float[Tensor, "heads eigen eigen"],
+    ) -> Float[Tensor, "*batch points modes"]:
+        """Return what the kernel acts on: ĝ itself, as the whitening sits in the kernel."""
+        return g_hat
+
+    def kernel(
+        self, mu: Float[Tensor, "heads eigen"], statistics: Float[Tensor, "heads eigen eigen"]
+    ) -> Float[Tensor, "heads eigen eigen"]:
+        """Return L⁻ᵀ diag(μ) L⁻¹, so that ĝ · kernel · ĝᵀ = ψ diag(μ) ψᵀ."""
+        return statistics.mT @ (mu.double()[..., None] * statistics)
+
+    def eigenfunctions(
+        self,
+        g_hat: Float[Tensor, "*batch points modes"],
+        statistics: Float[Tensor, "heads eigen eigen"],
+    ) -> Float[Tensor, "*batch points modes"]:
+        """Return ψ = ĝ L⁻ᵀ (Eq. 8)."""
+        return (g_hat.double() @ block_diagonal(statistics).mT).to(g_hat.dtype)
 
     def _factor(
         self, covariance: Float[Tensor, "heads eigen eigen"]
@@ -89,30 +119,6 @@ class Whitening(nn.Module):
         with torch.no_grad():
             self.failures += (info != 0).sum()
         return inverse
-
-    def features(
-        self,
-        g_hat: Float[Tensor, "*batch heads points eigen"],
-        statistics: Float[Tensor, "heads eigen eigen"],
-    ) -> Float[Tensor, "*batch heads points eigen"]:
-        """Return what the kernel acts on: ĝ itself, as the whitening sits in the kernel."""
-        return g_hat
-
-    def kernel(
-        self,
-        mu: Float[Tensor, "heads eigen"],
-        statistics: Float[Tensor, "heads eigen eigen"],
-    ) -> Float[Tensor, "heads eigen eigen"]:
-        """Return L⁻ᵀ diag(μ) L⁻¹, so that ĝ · kernel · ĝᵀ = ψ diag(μ) ψᵀ."""
-        return statistics.mT @ (mu.double()[..., None] * statistics)
-
-    def eigenfunctions(
-        self,
-        g_hat: Float[Tensor, "*batch heads points eigen"],
-        statistics: Float[Tensor, "heads eigen eigen"],
-    ) -> Float[Tensor, "*batch heads points eigen"]:
-        """Return ψ = ĝ L⁻ᵀ (Eq. 8)."""
-        return (g_hat.double() @ statistics.mT).to(g_hat.dtype)
 
 
 def failed_factorisations(module: nn.Module) -> int:

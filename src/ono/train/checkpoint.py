@@ -59,7 +59,9 @@ def check(checkpoint: Path) -> None:
         files: Mapping[str, Mapping[str, Any]] = manifest["files"]
         version = manifest["format"]
     except FileNotFoundError:
-        raise CheckpointError(f"{checkpoint} has no {MANIFEST}: not a complete checkpoint") from None
+        raise CheckpointError(
+            f"{checkpoint} has no {MANIFEST}: not a complete checkpoint"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{checkpoint / MANIFEST} cannot be read: {error}") from None
     if version != FORMAT:
@@ -70,7 +72,9 @@ def check(checkpoint: Path) -> None:
         file = checkpoint / name
         size = file.stat().st_size if file.is_file() else None
         if size != expected["bytes"]:
-            raise CheckpointError(f"{file} is damaged: expected {expected['bytes']} bytes, got {size}")
+            raise CheckpointError(
+                f"{file} is damaged: expected {expected['bytes']} bytes, got {size}"
+            )
         if (actual := sha256(file)) != expected["sha256"]:
             raise CheckpointError(
                 f"{file} is damaged: expected sha256 {expected['sha256']}, got {actual}"

@@ -23,10 +23,11 @@ import torch
 from torch import Tensor
 
 import ono
-from ono.data.batches import Batch, Source, epoch_order, load, training_rows
+from ono.data.batches import Batch, epoch_order, load, training_rows
 from ono.data.store import Dataset
 from ono.data.task import Views, refuse_bad_rows, views
-from ono.errors import CheckpointError, InputError, Interrupted, NonFiniteStep, OnoError
+from ono.device import choose_device
+from ono.errors import CheckpointError, Interrupted, NonFiniteStep, OnoError
 from ono.evaluate.operator import Card, Operator
 from ono.evaluate.score import Score, score
 from ono.files import write_text
@@ -82,7 +83,7 @@ def fit(recipe: Recipe, path: Path, listeners: Sequence[Listener] = ()) -> Resul
     """Train an operator into a new run directory."""
     run = Run(path)
     dataset = Dataset.open(recipe.data.path)
-    device = choose_device(recipe.train.device)
+    device = torch.device(choose_device(recipe.train.device))
     parts = cut(dataset, recipe)
     with run.lock():
         refuse_bad_data(parts)
@@ -90,18 +91,16 @@ def fit(recipe: Recipe, path: Path, listeners: Sequence[Listener] = ()) -> Resul
         return _Training(run, recipe, parts, device, listeners).go()
 
 
-def resume(
-    path: Path, listeners: Sequence[Listener] = (), chosen: Path | None = None
-) -> Result:
+def resume(path: Path, listeners: Sequence[Listener] = (), chosen: Path | None = None) -> Result:
     """Continue a run from its newest whole checkpoint, or from a chosen one."""
     run = Run(path)
     recipe = run.recipe()
-    device = choose_device(recipe.train.device)
+    device = torch.device(choose_device(recipe.train.device))
     parts = cut(Dataset.open(recipe.data.path), recipe)
     with run.lock():
         if chosen is not None:
             checkpoints.check(chosen)
-            start, warnings = chosen, []
+            start, warnings = chosen, list[str]()
         else:
             start, warnings = checkpoints.latest(run.checkpoints)
         training = _Training(run, recipe, parts, device, listeners)
@@ -127,21 +126,6 @@ def refuse_bad_data(parts: Views) -> None:
     refuse_bad_rows(parts.train, "train")
     refuse_bad_rows(parts.validation, "validation")
     refuse_bad_rows(parts.test, "test")
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device a recipe names; "auto" takes a GPU if there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
-    if device.type == "cuda":
-        count = torch.cuda.device_count()
-        if not torch.cuda.is_available() or (device.index or 0) >= count:
-            raise InputError(
-                f"train.device={name}, but torch sees {count} CUDA devices here; use "
-                "train.device=cpu, or run `ono doctor`"
-            )
-    return device
 
 
 class _Training:
@@ -410,6 +394,3 @@ def describe(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"cpu, {torch.get_num_threads()} threads"
-
-
-__all__ = ["Event", "Listener", "Result", "Source", "State", "fit", "resume"]

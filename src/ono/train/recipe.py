@@ -191,11 +191,13 @@ _StrictLoader.add_implicit_resolver(
 def read_yaml(path: Path | Traversable) -> dict[str, Any]:
     """Read a YAML mapping; tags, duplicate keys and anything else are refused."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506
+        content = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"recipe {path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
-        raise RecipeError(f"recipe {path} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise RecipeError(
+            f"recipe {path} is not valid YAML: {' '.join(str(error).split())}"
+        ) from None
     if not isinstance(content, dict):
         raise RecipeError(f"recipe {path} must be a mapping of keys, got {type(content).__name__}")
     return content
@@ -229,7 +231,7 @@ def _override(content: dict[str, Any], text: str) -> None:
     if not equals or not key:
         raise RecipeError(f"override {text!r} must be key=value, such as train.epochs=10")
     try:
-        parsed = yaml.load(value, _StrictLoader)  # noqa: S506
+        parsed = yaml.load(value, _StrictLoader)
     except yaml.YAMLError:
         raise RecipeError(f"override {text!r}: the value is not valid YAML") from None
     *parents, last = key.split(".")
@@ -245,8 +247,9 @@ def _merge(start: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(start)
     for key, value in changes.items():
         old = merged.get(key)
-        nested = isinstance(old, dict) and isinstance(value, Mapping)
-        merged[key] = _merge(old, value) if nested else value
+        if isinstance(old, dict) and isinstance(value, Mapping):
+            value = _merge(old, value)
+        merged[key] = value
     return merged
 
 

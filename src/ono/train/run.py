@@ -147,8 +147,8 @@ def commit() -> str | None:
     here = Path(__file__).parent
     try:
         run = [
-            subprocess.run(  # noqa: S603
-                ["git", "-C", str(here), *arguments],  # noqa: S607
+            subprocess.run(
+                ["git", "-C", str(here), *arguments],
                 capture_output=True,
                 text=True,
                 check=True,

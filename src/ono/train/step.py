@@ -68,7 +68,7 @@ class Step:
         with self._precision(batch.values.device):
             losses = sample_losses(self.operator, batch, self.recipe.train.gradient_loss)
         loss = losses.mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(
             self.operator.parameters(), self.recipe.optimiser.clip or torch.inf
         )

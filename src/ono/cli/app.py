@@ -1,0 +1,67 @@
+"""The entry of `ono`: gathers the verbs, turns errors into one message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import typer
+
+from ono.cli import data, doctor, evaluate, predict, report, resume, train
+
+app = typer.Typer(
+    name="ono",
+    help="Learn solution operators of PDEs with orthogonal attention.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(data.app, name="data")
+app.command("train")(train.train)
+app.command("resume")(resume.resume)
+app.command("eval")(evaluate.evaluate)
+app.command("predict")(predict.predict)
+app.command("report")(report.report)
+app.command("doctor")(doctor.doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from ono import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Learn solution operators of PDEs with orthogonal attention."""
+
+
+def main() -> None:
+    """Run a command; an error a user can cause becomes one message and an exit code."""
+    from ono.errors import Interrupted, OnoError
+
+    try:
+        app()
+    except Interrupted as error:
+        typer.echo(str(error), err=True)
+        sys.exit(128 + error.signal_number)
+    except OnoError as error:
+        typer.secho("error: ", fg="red", err=True, nl=False)
+        typer.echo(str(error), err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        typer.secho("error: ", fg="red", err=True, nl=False)
+        typer.echo(f"{error.strerror or error}: {error.filename or 'input or output'}", err=True)
+        sys.exit(1)

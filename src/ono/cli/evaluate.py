@@ -1,0 +1,57 @@
+"""`ono eval`: errors on the training grid, on other grids and at scattered points."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
+    resolution: Annotated[
+        list[int] | None,
+        typer.Option("--resolution", "-r", help="Nodes along the first axis; repeatable."),
+    ] = None,
+    query: Annotated[
+        Path | None, typer.Option(help="Points to evaluate at, a .npy of [points dim].")
+    ] = None,
+    scattered: Annotated[
+        int | None, typer.Option(min=1, help="Evaluate at so many random points.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Evaluate the best checkpoint of a run and add the errors to its evaluations."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ono.cli.arrays import read_array
+    from ono.evaluate.predict import scattered_points
+    from ono.train.evaluations import Evaluator
+
+    points = None if query is None else read_array(query)
+    evaluator = Evaluator(run, split=split, device=device)
+    wanted: list[int | None] = list(resolution or [])
+    if not wanted and points is None and scattered is None:
+        wanted = [None]
+    rows = [evaluator.on_grid(nodes) for nodes in wanted]
+    if points is not None:
+        rows.append(evaluator.at_points(points))
+    if scattered is not None:
+        rows.append(evaluator.at_points(scattered_points(evaluator.operator, scattered).numpy()))
+    table = Table("where", "points", "mean", "median", "worst", "seconds", title=f"{split} error")
+    for row in rows:
+        where = "scattered queries" if row.kind == "query" else "point cloud"
+        if row.resolution is not None:
+            where = "x".join(map(str, row.resolution))
+        table.add_row(
+            where,
+            str(row.points),
+            f"{row.mean:.4f}",
+            f"{row.median:.4f}",
+            f"{row.worst:.4f}",
+            f"{row.seconds:.1f}",
+        )
+    Console().print(table)

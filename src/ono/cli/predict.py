@@ -1,0 +1,47 @@
+"""`ono predict`: apply a trained operator to a user's arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def predict(
+    run: Annotated[
+        Path, typer.Argument(help="A run, checkpoint or operator directory.", metavar="RUN")
+    ],
+    inputs: Annotated[Path, typer.Option(help="Input values, a .npy file.")],
+    out: Annotated[Path, typer.Option(help="Where to write the prediction, a .npy file.")],
+    coords: Annotated[Path | None, typer.Option(help="Points of the inputs, a .npy file.")] = None,
+    query: Annotated[
+        Path | None, typer.Option(help="Points to predict at, a .npy of [points dim].")
+    ] = None,
+    chunk: Annotated[int, typer.Option(min=1, help="Query points at a time.")] = 1 << 16,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Predict output fields from input fields."""
+    import numpy as np
+
+    from ono.cli.arrays import read_array
+    from ono.device import choose_device
+    from ono.evaluate.operator import Operator
+    from ono.evaluate.predict import predict as evaluate
+    from ono.files import replacing
+
+    values = read_array(inputs)
+    places = None if coords is None else read_array(coords)
+    points = None if query is None else read_array(query)
+    operator = Operator.load(run, choose_device(device))
+    prediction = evaluate(operator, values, coords=places, query=points, chunk=chunk)
+    with replacing(out) as aside, aside.open("wb") as file:
+        np.save(file, prediction.values, allow_pickle=False)
+    if prediction.outside:
+        typer.echo(
+            f"warning: {prediction.outside} query points lie outside the box of the training data",
+            err=True,
+        )
+    shape = " ".join(map(str, prediction.values.shape))
+    names = ", ".join(f"{c.name} [{c.unit}]" for c in operator.card.outputs)
+    typer.echo(f"wrote {out}: {names}, shape [{shape}]")

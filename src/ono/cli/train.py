@@ -1,0 +1,72 @@
+"""`ono train`: from a recipe to a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ono.train.loop import Listener, Result
+    from ono.train.recipe import Recipe
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A packaged recipe (darcy/ono) or a YAML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Changes, as key=value: train.epochs=10")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory. Default: runs/NAME-SEED.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")
+    ] = False,
+) -> None:
+    """Train an operator from a recipe."""
+    from ono.train.recipe import Recipe
+
+    chosen = Recipe.load(recipe, overrides or [])
+    if dry_run:
+        typer.echo(chosen.to_yaml(), nl=False)
+        return
+    _refuse_missing_data(chosen)
+
+    from ono.cli.progress import training
+    from ono.train.loop import fit
+
+    path = out or Path("runs") / f"{chosen.name.replace('/', '-')}-{chosen.seed}"
+    with training() as listener:
+        result = fit(chosen, path, [listener, *extra_listeners(chosen, path)])
+    show_result(result)
+
+
+def _refuse_missing_data(recipe: Recipe) -> None:
+    """Answer in a blink when the data is not there, before torch is loaded."""
+    from ono.data.store import Dataset
+    from ono.errors import DataError
+
+    try:
+        Dataset.open(recipe.data.path)
+    except DataError as error:
+        raise DataError(f"{error} (data.path of the recipe)") from None
+
+
+def extra_listeners(recipe: Recipe, path: Path) -> list[Listener]:
+    """Return what the recipe wants to be told besides the progress bar."""
+    if not recipe.train.tensorboard:
+        return []
+    from ono.train.tensorboard import tensorboard_listener
+
+    return [tensorboard_listener(path)]
+
+
+def show_result(result: Result) -> None:
+    """Print how a run ended."""
+    from ono.cli.progress import duration
+
+    typer.echo(
+        f"test error {result.test:.4f} (validation {result.validation:.4f}, epoch {result.epoch}), "
+        f"trained in {duration(result.seconds)}, run {result.path}"
+    )

@@ -1,0 +1,1 @@
+"""Datasets: what they look like on disk, how they are made, and whether they are sound."""

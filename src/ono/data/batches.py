@@ -1,0 +1,261 @@
+"""From a dataset on disk to batches on a device.
+
+Data that fits stays on the device as a whole and a batch is a gather; larger data is read ahead
+by a thread. The order of an epoch is a function of seed and epoch alone, so a run can continue
+from any position without having seen the batches before it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ono.data.info import Array
+from ono.data.store import Dataset
+from ono.domain import Domain
+from ono.errors import DataError
+
+_RESIDENT_SHARE = 0.4
+_READ_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some samples on one device: where, what goes in, what should come out, which rows."""
+
+    domain: Domain
+    values: Float[Tensor, "batch points channels"]
+    target: Float[Tensor, "batch ... channels"]
+    rows: Int[Tensor, " batch"]
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Return this batch on another device."""
+        return Batch(
+            self.domain.to(device),
+            self.values.to(device, non_blocking=True),
+            self.target.to(device, non_blocking=True),
+            self.rows,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Some rows of a dataset, on every `stride`-th node along each axis of its grid."""
+
+    dataset: Dataset
+    rows: range
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        if self.dataset.info.task != "steady":
+            raise DataError(
+                f"{self.dataset.path} is a {self.dataset.info.task} task; this version trains "
+                "steady ones"
+            )
+        if self.stride > 1 and self.dataset.offsets is not None:
+            raise DataError("a point cloud has no stride; only grids can be subsampled")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The logical shape after subsampling."""
+        shape = self.dataset.info.mesh.shape
+        return shape and tuple(-(-n // self.stride) for n in shape)
+
+    @property
+    def in_channels(self) -> int:
+        """Input channels; the numbers of a whole sample count as fields that do not vary."""
+        return len(self.dataset.info.inputs) + len(self.dataset.info.params)
+
+    @property
+    def points(self) -> int:
+        """Points of a sample; their mean if samples differ."""
+        if self.shape is not None:
+            return math.prod(self.shape)
+        coords, info = self.dataset.coords, self.dataset.info
+        return coords.size // info.mesh.dim // (1 if info.mesh.shared else info.samples)
+
+    @property
+    def bytes(self) -> int:
+        """Roughly what all rows take in memory as float32."""
+        mesh = self.dataset.info.mesh
+        channels = self.in_channels + len(self.dataset.info.outputs)
+        return 4 * len(self) * self.points * (channels + (0 if mesh.shared else mesh.dim))
+
+    def read(self, index: Array) -> Batch:
+        """Read samples by their position in this view, padded to the longest if ragged."""
+        rows = np.asarray(self.rows)[index]
+        if self.dataset.offsets is not None:
+            return self._read_ragged(rows)
+        data, mesh = self.dataset, self.dataset.info.mesh
+        values, target = self._subsample(data.inputs, rows), self._subsample(data.outputs, rows)
+        if mesh.shared:
+            coords = self._subsample(data.coords[None], np.zeros(1, int)).expand(len(rows), -1, -1)
+        else:
+            coords = self._subsample(data.coords, rows)
+        weights = self._weights(rows)
+        if data.params is not None:
+            params = _tensor(data.params[rows])[:, None].expand(-1, values.shape[1], -1)
+            values = torch.cat((values, params), -1)
+        return Batch(
+            Domain(coords, self.shape, weights), values, target, torch.from_numpy(rows.copy())
+        )
+
+    def _weights(self, rows: Array) -> Tensor | None:
+        weights = self.dataset.weights
+        if weights is None or self.stride > 1:
+            return None
+        if weights.ndim == 1:
+            return _tensor(weights).expand(len(rows), -1)
+        return _tensor(weights[rows])
+
+    def _subsample(self, array: Array, rows: Array) -> Tensor:
+        picked = array[rows]
+        shape = self.dataset.info.mesh.shape
+        if self.stride > 1 and shape is not None:
+            grid = picked.reshape(len(rows), *shape, picked.shape[-1])
+            cut = (slice(None), *(slice(None, None, self.stride),) * len(shape))
+            picked = grid[cut].reshape(len(rows), -1, picked.shape[-1])
+        return _tensor(picked)
+
+    def _read_ragged(self, rows: Array) -> Batch:
+        data, offsets = self.dataset, self.dataset.offsets
+        assert offsets is not None
+        spans = [slice(int(offsets[row]), int(offsets[row + 1])) for row in rows]
+        longest = max(span.stop - span.start for span in spans)
+
+        def padded(array: Array) -> Tensor:
+            block = torch.zeros(len(spans), longest, *array.shape[1:])
+            for i, span in enumerate(spans):
+                block[i, : span.stop - span.start] = _tensor(array[span])
+            return block
+
+        mask = padded(np.ones((len(data.coords), 1), np.float32))[..., 0] > 0
+        weights = None if data.weights is None else padded(data.weights[:, None])[..., 0]
+        values = padded(data.inputs)
+        if data.params is not None:
+            params = _tensor(data.params[rows])[:, None].expand(-1, longest, -1)
+            values = torch.cat((values, params), -1)
+        domain = Domain(padded(data.coords), None, weights, mask)
+        return Batch(domain, values, padded(data.outputs), torch.from_numpy(rows.copy()))
+
+
+class Source(Protocol):
+    """Where batches come from."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, order: Array, size: int) -> Iterator[Batch]:
+        """Yield batches of `size` in the given order; the last one may be smaller."""
+
+
+class Resident:
+    """All rows of a view on the device; a batch is a gather."""
+
+    def __init__(self, view: View, device: torch.device) -> None:
+        self.view = view
+        everything = view.read(np.arange(len(view)))
+        if view.dataset.info.mesh.shared:
+            domain = everything.domain
+            shared = Domain(domain.coords[:1].clone(), domain.shape, domain.weights)
+            everything = Batch(shared, everything.values, everything.target, everything.rows)
+        self.all = everything.to(device)
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def batches(self, order: Array, size: int) -> Iterator[Batch]:
+        """Yield batches by gathering from what is already on the device."""
+        device = self.all.values.device
+        for part in _parts(order, size):
+            index = torch.from_numpy(part).to(device, non_blocking=True)
+            domain = self.all.domain
+
+            def pick(x: Tensor | None, index: Tensor = index) -> Tensor | None:
+                if x is None or len(x) == len(self.all.values):
+                    return None if x is None else x[index]
+                return x.expand(len(index), *x.shape[1:])
+
+            coords = pick(domain.coords)
+            assert coords is not None
+            yield Batch(
+                Domain(coords, domain.shape, pick(domain.weights), pick(domain.mask)),
+                self.all.values[index],
+                self.all.target[index],
+                self.all.rows[torch.from_numpy(part)],
+            )
+
+
+class Streamed:
+    """Rows read from disk while the device works."""
+
+    def __init__(self, view: View, device: torch.device) -> None:
+        self.view, self.device = view, device
+
+    def __len__(self) -> int:
+        return len(self.view)
+
+    def batches(self, order: Array, size: int) -> Iterator[Batch]:
+        """Yield batches, reading two ahead."""
+        parts = _parts(order, size)
+        with ThreadPoolExecutor(1) as pool:
+            ahead = [pool.submit(self.view.read, part) for part in parts[:2]]
+            for position in range(len(parts)):
+                batch = ahead.pop(0).result()
+                if position + 2 < len(parts):
+                    ahead.append(pool.submit(self.view.read, parts[position + 2]))
+                yield batch.to(self.device)
+
+
+def load(
+    view: View, device: torch.device, memory: Literal["auto", "resident", "streamed"] = "auto"
+) -> Source:
+    """Keep a view on the device if it fits into a fair share of its memory, else stream it."""
+    if memory == "auto":
+        memory = "resident" if view.bytes < _RESIDENT_SHARE * _free_bytes(device) else "streamed"
+    return Resident(view, device) if memory == "resident" else Streamed(view, device)
+
+
+def epoch_order(seed: int, epoch: int, count: int) -> Array:
+    """Return the order of an epoch's samples: the same for the same seed and epoch, anywhere.
+
+    >>> (epoch_order(0, 3, 100) == epoch_order(0, 3, 100)).all()
+    np.True_
+    """
+    stream = np.random.Philox(np.random.SeedSequence((seed, epoch)))
+    return np.random.Generator(stream).permutation(count)
+
+
+def in_order(source: Source, size: int) -> Iterator[Batch]:
+    """Yield every sample once, in the order of the rows."""
+    return source.batches(np.arange(len(source)), size)
+
+
+def training_rows(view: View) -> Iterator[Batch]:
+    """Yield a view in pieces on the CPU, for passes that only collect statistics."""
+    return in_order(Streamed(view, torch.device("cpu")), _READ_ROWS)
+
+
+def _parts(order: Array, size: int) -> list[Array]:
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def _tensor(array: Array) -> Tensor:
+    return torch.from_numpy(np.array(array, dtype=np.float32))
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")

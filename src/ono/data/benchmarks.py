@@ -1,0 +1,159 @@
+"""The benchmarks as data: what each one is, its sizes, and the plan that makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+
+from ono.data.info import Array, Channel, Info, Mesh, Provenance, Split, Task
+from ono.data.plan import Plan, Rows, Solved
+from ono.errors import InputError, nearest
+
+Splits = dict[Split, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """One size of a benchmark: how many samples each split has, and what sets it apart."""
+
+    splits: Mapping[Split, int]
+    note: str
+    settings: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark that can be made from physics; it is a `Maker`."""
+
+    name: str
+    title: str
+    task: Task
+    sizes: Mapping[str, Size]
+    planner: Callable[[Mapping[str, int], int, Splits, Provenance], Plan]
+
+    def plan(self, size: str, samples: int | None, seed: int) -> Plan:
+        """Describe the dataset of a size, with its splits in proportion if `samples` is given."""
+        if size not in self.sizes:
+            raise InputError(f"{self.name} has no size {size!r}; {nearest(size, self.sizes)}")
+        chosen = self.sizes[size]
+        provenance = Provenance(
+            maker=self.name,
+            size=size,
+            seed=seed,
+            note=chosen.note,
+            settings=dict(chosen.settings),
+            versions={name: _version(name) for name in ("ono", "numpy", "scipy", "torch")},
+        )
+        splits = split_rows(chosen.splits, samples)
+        return self.planner(chosen.settings, seed, splits, provenance)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def benchmark(name: str) -> Benchmark:
+    """Return the benchmark of that name."""
+    if name not in BENCHMARKS:
+        raise InputError(f"no benchmark is called {name!r}; {nearest(name, BENCHMARKS)}")
+    return BENCHMARKS[name]
+
+
+def split_rows(counts: Mapping[Split, int], samples: int | None = None) -> Splits:
+    """Lay splits end to end, keeping their proportions when there are `samples` in all.
+
+    >>> split_rows({"train": 600, "validation": 100, "test": 100}, 80)
+    {'train': (0, 60), 'validation': (60, 70), 'test': (70, 80)}
+    """
+    total = sum(counts.values())
+    samples = total if samples is None else samples
+    if samples < len(counts):
+        raise InputError(f"samples must be at least {len(counts)}, one a split; got {samples}")
+    # One each, then whoever is furthest below its share, as seats are given in a parliament.
+    sizes = {name: max(1, count * samples // total) for name, count in counts.items()}
+    while (missing := samples - sum(sizes.values())) != 0:
+        sign = 1 if missing > 0 else -1
+        able = [name for name in sizes if sizes[name] + sign >= 1]
+        name = max(able, key=lambda n: sign * (counts[n] * samples / total - sizes[n]))
+        sizes[name] += sign
+    rows, start = {}, 0
+    for name, count in sizes.items():
+        rows[name] = (start, start + count)
+        start += count
+    return rows
+
+
+def plan_darcy(
+    settings: Mapping[str, int], seed: int, splits: Splits, provenance: Provenance
+) -> Plan:
+    """Plan Darcy flow: permeability -> pressure at the nodes (x_i, y_j), j fastest."""
+    nodes = settings["nodes"]
+    line = np.arange(nodes) / (nodes - 1)
+    coords = np.stack(np.meshgrid(line, line, indexing="ij"), -1).reshape(-1, 2)
+
+    def draw(index: int, attempt: int) -> Mapping[str, Array]:
+        from ono.physics import darcy
+
+        field = darcy.coefficient(seed, index, attempt, nodes=nodes)
+        return {"inputs": field.reshape(-1, 1)}
+
+    def solve(batch: Mapping[str, Array], device: str) -> Solved:
+        import torch
+
+        from ono.physics import darcy
+
+        fields = torch.from_numpy(batch["inputs"]).reshape(-1, nodes, nodes)
+        solution = darcy.solve(fields.to(device, torch.float64))
+        outputs = solution.field.reshape(len(fields), -1, 1).cpu().numpy()
+        return Solved(
+            {"outputs": outputs},
+            converged=solution.converged.cpu().numpy(),
+            residual=solution.residual.cpu().numpy(),
+            iterations=solution.iterations.cpu().numpy(),
+        )
+
+    info = Info(
+        name="darcy",
+        task="steady",
+        mesh=Mesh(kind="grid", dim=2, shape=(nodes, nodes), shared=True),
+        inputs=(Channel(name="permeability"),),
+        outputs=(Channel(name="pressure"),),
+        samples=max(stop for _, stop in splits.values()),
+        splits=splits,
+        provenance=provenance,
+    )
+    return Plan(
+        info,
+        fixed={"coords": coords.astype("<f4")},
+        filled={"inputs": Rows((nodes**2, 1)), "outputs": Rows((nodes**2, 1))},
+        draw=draw,
+        solve=solve,
+    )
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "darcy": Benchmark(
+        name="darcy",
+        title="steady flow through a random two-phase medium: permeability -> pressure",
+        task="steady",
+        sizes={
+            "quick": Size(
+                {"train": 600, "validation": 100, "test": 100},
+                "coarser problem: solved on 85x85, not subsampled from 421x421",
+                {"nodes": 85},
+            ),
+            "full": Size(
+                {"train": 1000, "validation": 100, "test": 200},
+                "as published: solved and stored on 421x421; train on every fifth node",
+                {"nodes": 421},
+            ),
+        },
+        planner=plan_darcy,
+    ),
+}

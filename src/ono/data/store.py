@@ -1,0 +1,286 @@
+"""A dataset on disk: a directory with `dataset.json` and plain `.npy` arrays, never a pickle.
+
+What the arrays mean and which shapes they have is in `ono.data.info`; here they are written so
+that a dataset is complete or absent, and read by memory map after their headers were checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from ono.data.info import (
+    ARRAYS,
+    FORMAT,
+    SPLITS,
+    Array,
+    ArrayName,
+    Channel,
+    FileInfo,
+    Info,
+    Mesh,
+    Provenance,
+    Report,
+    Split,
+    Task,
+    layout_problems,
+)
+from ono.errors import DataError, InputError, OnoError, nearest
+from ono.files import replacing, sha256, write_text
+
+__all__ = [
+    "ARRAYS",
+    "FORMAT",
+    "INFO_FILE",
+    "REQUEST_FILE",
+    "SPLITS",
+    "Array",
+    "ArrayName",
+    "Channel",
+    "Dataset",
+    "FileInfo",
+    "Info",
+    "Mesh",
+    "Provenance",
+    "Report",
+    "Split",
+    "Task",
+    "layout_problems",
+    "write_dataset",
+]
+
+INFO_FILE = "dataset.json"
+REQUEST_FILE = "making.json"
+REFUSALS = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A dataset opened for reading. Its arrays are read-only memory maps."""
+
+    path: Path
+    info: Info = field(repr=False)
+    arrays: Mapping[ArrayName, Array] = field(repr=False)
+
+    @classmethod
+    def open(cls, path: Path | str, *, verify: bool = False, strict: bool = True) -> Dataset:
+        """Open a dataset after comparing every file's size and header with `dataset.json`.
+
+        `verify` also recomputes the hashes. `strict=False` opens a dataset whose arrays do not
+        fit together, so that `ono.data.check` can list what is wrong.
+        """
+        path = Path(path)
+        info = _read_info(path)
+        dataset = cls(path, info, {n: _map(path, n, info.files[n]) for n in info.files})
+        problems = layout_problems(info, dataset.arrays) if strict else []
+        if problems:
+            raise DataError(f"{path} is not a valid dataset: {'; '.join(problems)}")
+        if verify:
+            dataset.verify()
+        return dataset
+
+    @property
+    def coords(self) -> Array:
+        """Points: [points dim] if shared, else [samples points dim], or [total dim]."""
+        return self.arrays["coords"]
+
+    @property
+    def inputs(self) -> Array:
+        """Input values: [samples points channels], or [total channels]."""
+        return self.arrays["inputs"]
+
+    @property
+    def outputs(self) -> Array:
+        """Output values: [samples (time) points channels], or [total (time) channels]."""
+        return self.arrays["outputs"]
+
+    @property
+    def params(self) -> Array | None:
+        """Numbers of a whole sample: [samples channels]."""
+        return self.arrays.get("params")
+
+    @property
+    def times(self) -> Array | None:
+        """When the outputs are: [time]."""
+        return self.arrays.get("times")
+
+    @property
+    def weights(self) -> Array | None:
+        """Quadrature weights: [points], [samples points] or [total]."""
+        return self.arrays.get("weights")
+
+    @property
+    def offsets(self) -> Array | None:
+        """Where each sample of a ragged cloud starts: [samples+1]."""
+        return self.arrays.get("offsets")
+
+    def rows(self, split: str) -> range:
+        """Return the rows of a split."""
+        for name, (start, stop) in self.info.splits.items():
+            if name == split:
+                return range(start, stop)
+        raise DataError(f"{self.path} has no split {split!r}; {nearest(split, self.info.splits)}")
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the table of files: the same for the same arrays, wherever they lie."""
+        table = {name: file.model_dump(mode="json") for name, file in self.info.files.items()}
+        text = json.dumps(table, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def summary(self) -> dict[str, str]:
+        """Return what a reader wants to know first, as text."""
+        info, source = self.info, self.info.provenance
+        shape = info.mesh.shape or ("ragged" if self.offsets is not None else self.coords.shape[-2])
+        return {
+            "mesh": f"{info.mesh.kind} {shape}, {'one' if info.mesh.shared else 'one per sample'}",
+            "inputs": ", ".join(f"{channel.name} [{channel.unit}]" for channel in info.inputs),
+            "outputs": ", ".join(f"{channel.name} [{channel.unit}]" for channel in info.outputs),
+            "splits": ", ".join(f"{k} {stop - start}" for k, (start, stop) in info.splits.items()),
+            "made by": f"{source.maker} {source.size}, seed {source.seed}",
+            "note": source.note,
+            "size": f"{sum(file.bytes for file in info.files.values()) / 1e6:.1f} MB",
+            "sha256": self.sha256,
+        }
+
+    def verify(self) -> None:
+        """Recompute every hash; raise a DataError naming the first file that differs."""
+        for name, file in self.info.files.items():
+            actual = sha256(self.path / f"{name}.npy")
+            if actual != file.sha256:
+                raise DataError(
+                    f"{self.path / name}.npy was changed since it was written: expected sha256 "
+                    f"{file.sha256}, got {actual}; make the dataset again or restore the file"
+                )
+
+
+def write_dataset(
+    path: Path, info: Info, arrays: Mapping[ArrayName, Array], *, overwrite: bool = False
+) -> Dataset:
+    """Store arrays held in memory; `info.files` is filled in here.
+
+    `dataset.json` goes last, so an interrupted write leaves no dataset rather than a wrong one.
+    """
+    if not overwrite:
+        for marker in (INFO_FILE, REQUEST_FILE):
+            if (path / marker).exists():
+                raise DataError(f"{path} already holds {marker}; choose another directory")
+    arrays = {n: np.ascontiguousarray(a, a.dtype.newbyteorder("<")) for n, a in arrays.items()}
+    if problems := layout_problems(info, arrays):
+        raise DataError(f"cannot store these arrays as {path}: {'; '.join(problems)}")
+    with explain_os_errors(path):
+        for stale in (INFO_FILE, REQUEST_FILE, *(f"{name}.npy" for name in ARRAYS)):
+            (path / stale).unlink(missing_ok=True)
+        for name, array in arrays.items():
+            save_array(path / f"{name}.npy", array)
+        write_info(path, info, arrays)
+    return Dataset.open(path)
+
+
+def save_array(path: Path, array: Array) -> None:
+    """Write one `.npy` file atomically."""
+    with replacing(path) as aside, aside.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def write_info(path: Path, info: Info, names: Iterable[ArrayName]) -> None:
+    """Describe and hash the array files of a directory and write its `dataset.json`."""
+    files = {}
+    for name in sorted(names):
+        file = path / f"{name}.npy"
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+        files[name] = FileInfo(
+            sha256=sha256(file), bytes=file.stat().st_size, shape=array.shape, dtype=array.dtype.str
+        )
+    done = info.model_copy(update={"files": files}).model_dump(mode="json")
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in done.items()]
+    write_text(path / INFO_FILE, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+@contextlib.contextmanager
+def explain_os_errors(path: Path) -> Iterator[None]:
+    """Turn a refusal of the file system into an error that names the place and the reason."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in REFUSALS:
+            raise InputError(f"cannot write to {path}: {reason}; choose another place") from error
+        raise OnoError(
+            f"writing to {path} failed: {reason}; solve that, then run the same command again"
+        ) from error
+
+
+def _read_info(path: Path) -> Info:
+    file = path / INFO_FILE
+    if not path.is_dir():
+        raise DataError(f"no dataset at {path}: not a directory; see `ono data make --help`")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(_no_info(path)) from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read: {error}; make or restore the dataset") from None
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise DataError(
+            f"{file} has format {found!r}, this version of ono reads format {FORMAT}; "
+            "use the version of ono that wrote it, or make the dataset again"
+        )
+    try:
+        return Info.model_validate(content)
+    except ValidationError as error:
+        # Unknown keys first: a misspelt one explains the missing one.
+        errors = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+        faults = [f"{'.'.join(map(str, e['loc'])) or 'dataset'}: {e['msg']}" for e in errors[:3]]
+        raise DataError(f"{file} is not valid: {'; '.join(faults)}") from None
+
+
+def _no_info(path: Path) -> str:
+    try:
+        request = json.loads((path / REQUEST_FILE).read_text(encoding="utf-8"))
+        again = "ono data make {maker} --size {size} --samples {samples} --seed {seed}"
+        again = again.format(**request)
+    except (OSError, ValueError, LookupError, TypeError):
+        return f"{path} holds no {INFO_FILE}: not a dataset, or not completely written"
+    return f"{path} is not finished; to continue run `{again} --out {path}`"
+
+
+def _map(path: Path, name: ArrayName, expected: FileInfo) -> Array:
+    file = path / f"{name}.npy"
+    try:
+        size = file.stat().st_size
+        if size != expected.bytes:
+            raise DataError(
+                f"{file} has {size} bytes, {INFO_FILE} says {expected.bytes}: "
+                "damaged or incomplete; make the dataset again or restore the file"
+            )
+        array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise DataError(f"{file} is missing; make the dataset again or restore it") from None
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{file} cannot be used: {error}; store plain numbers, pickled objects are never read"
+        ) from None
+    if array.shape != expected.shape or array.dtype.str != expected.dtype:
+        raise DataError(
+            f"{file} holds {array.dtype.str} {list(array.shape)}, {INFO_FILE} says "
+            f"{expected.dtype} {list(expected.shape)}; make the dataset again or restore it"
+        )
+    return array

@@ -1,0 +1,96 @@
+"""The three splits of a dataset as a recipe wants them, checked before anything is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ono.data.batches import View, training_rows
+from ono.data.info import Split
+from ono.data.store import Dataset
+from ono.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Training, validation and test rows. Validation chooses, test is only reported."""
+
+    train: View
+    validation: View
+    test: View
+
+
+def views(
+    dataset: Dataset, *, resolution: int | None = None, limits: dict[Split, int | None]
+) -> Views:
+    """Cut a dataset into its splits at a resolution, with at most so many samples of each."""
+    stride = stride_for(dataset, resolution)
+
+    def view(split: Split) -> View:
+        rows, limit = dataset.rows(split), limits.get(split)
+        if limit is not None and limit > len(rows):
+            raise DataError(
+                f"data.{split} asks for {limit} samples, {dataset.path} has {len(rows)}; make more "
+                "with `ono data make --samples`"
+            )
+        return View(dataset, rows[:limit], stride)
+
+    return Views(view("train"), view("validation"), view("test"))
+
+
+def resolutions(dataset: Dataset) -> dict[int, int]:
+    """Return the resolutions a grid can be subsampled to, with their strides.
+
+    Both ends of every axis stay in: 85 nodes give 85, 43, 29, 22, 15 ...
+    """
+    shape = dataset.info.mesh.shape
+    if shape is None:
+        return {}
+    strides = range(1, max(shape))
+    fits = [s for s in strides if all((n - 1) % s == 0 and (n - 1) // s >= 2 for n in shape)]
+    return {(shape[0] - 1) // s + 1: s for s in fits}
+
+
+def stride_for(dataset: Dataset, resolution: int | None) -> int:
+    """Return the stride that gives a resolution; refuse one the grid does not contain."""
+    if resolution is None:
+        return 1
+    known = resolutions(dataset)
+    if not known:
+        raise DataError(f"{dataset.path} is a point cloud and has no resolution; leave it out")
+    if resolution not in known:
+        raise DataError(
+            f"{dataset.path} has no resolution {resolution}; its grid "
+            f"{'x'.join(map(str, dataset.info.mesh.shape or ()))} contains "
+            f"{', '.join(map(str, sorted(known, reverse=True)))}"
+        )
+    return known[resolution]
+
+
+def refuse_bad_rows(view: View, split: Split) -> None:
+    """Refuse values that are not finite and targets that are zero, naming the rows."""
+    not_finite: list[int] = []
+    zero: list[int] = []
+    for batch in training_rows(view):
+        target = batch.target.flatten(1)
+        finite = torch.isfinite(target).all(1) & torch.isfinite(batch.values.flatten(1)).all(1)
+        not_finite += _rows(batch.rows, ~finite)
+        zero += _rows(batch.rows, finite & (target == 0).all(1))
+    for rows, what in ((not_finite, "NaN or infinite values"), (zero, "an output of zero")):
+        if rows:
+            shown = ", ".join(map(str, rows[:10])) + (" ..." if len(rows) > 10 else "")
+            raise DataError(
+                f"{view.dataset.path}: {len(rows)} {split} samples have {what} (rows {shown}); "
+                f"`ono data check {view.dataset.path}` lists them, repair or leave them out"
+            )
+
+
+def at_resolution(view: View, resolution: int | None) -> View:
+    """Return the same rows at another resolution."""
+    return replace(view, stride=stride_for(view.dataset, resolution))
+
+
+def _rows(rows: Tensor, bad: Tensor) -> list[int]:
+    return [int(row) for row in rows[bad]]

@@ -1,0 +1,30 @@
+"""Choose where to compute."""
+
+from __future__ import annotations
+
+import re
+
+from ono.errors import InputError
+
+
+def choose_device(name: str) -> str:
+    """Return the device a user names; "auto" takes a GPU if there is one.
+
+    >>> choose_device("cpu")
+    'cpu'
+    """
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise InputError(f"device must be auto, cpu, cuda or cuda:n, got {name!r}")
+    if name == "cpu":
+        return name
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return "cuda" if count else "cpu"
+    if int(name.partition(":")[2] or 0) >= count:
+        raise InputError(
+            f"device {name} was asked for, but torch sees {count} CUDA devices here; use cpu, or "
+            "run `ono doctor`"
+        )
+    return name

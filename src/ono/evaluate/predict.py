@@ -1,0 +1,131 @@
+"""Predictions for a user's own arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ono.data.info import Array
+from ono.domain import Domain
+from ono.errors import ShapeError
+from ono.evaluate.operator import Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Predicted values, and how many query points lie outside the box seen in training."""
+
+    values: Array
+    outside: int
+
+
+@torch.no_grad()
+def predict(
+    operator: Operator,
+    inputs: Array,
+    *,
+    coords: Array | None = None,
+    query: Array | None = None,
+    chunk: int = 1 << 16,
+    batch: int = 8,
+) -> Prediction:
+    """Evaluate an operator on arrays and return an array of the same layout.
+
+    `inputs` is [samples points channels], or on a grid [samples nx ny ... (channels)]; without
+    `coords` ([points dim] or [samples points dim]) a grid fills the box of the training data.
+    `query` [queries dim] asks for the output elsewhere: [samples queries channels].
+    """
+    grid, flat = _as_points(operator, inputs, coords)
+    place = _as_coords(operator, coords, grid, flat)
+    if not np.isfinite(flat).all():
+        bad = np.flatnonzero(~np.isfinite(flat).all((1, 2)))
+        raise ShapeError(f"inputs hold NaN or infinite values in samples {bad[:10].tolist()}")
+    device = operator.normaliser.coord_low.device
+    dim = operator.card.mesh.dim
+    if query is not None and (query.ndim != 2 or query.shape[1] != dim):
+        raise ShapeError(f"query points must be [points {dim}], got {list(query.shape)}")
+    wanted = None if query is None else _tensor(query).to(device)
+    results = []
+    operator.eval()
+    for start in range(0, len(flat), batch):
+        values = _tensor(flat[start : start + batch]).to(device)
+        here = place[start : start + batch] if len(place) > 1 else place
+        domain = Domain(here.to(device).expand(len(values), -1, -1), grid)
+        if wanted is None:
+            results.append(operator(domain, values).cpu().numpy())
+        else:
+            where = Domain(wanted.expand(len(values), -1, -1))
+            results.append(operator.at(domain, values, where, chunk=chunk).cpu().numpy())
+    values_out = np.concatenate(results)
+    if query is None and grid is not None and inputs.shape[1 : 1 + len(grid)] == grid:
+        values_out = values_out.reshape(len(inputs), *grid, values_out.shape[-1])
+        if inputs.ndim == 1 + len(grid) and values_out.shape[-1] == 1:
+            values_out = values_out[..., 0]
+    return Prediction(values_out, _outside(operator, wanted))
+
+
+def _as_points(
+    operator: Operator, inputs: Array, coords: Array | None
+) -> tuple[tuple[int, ...] | None, Array]:
+    dim, channels = operator.card.mesh.dim, len(operator.card.inputs)
+    if inputs.dtype.kind not in "fiub":
+        raise ShapeError(f"inputs must be numbers, got {inputs.dtype}")
+    if operator.card.mesh.shape is not None and coords is None:
+        if inputs.ndim == dim + 1 and channels == 1:
+            return inputs.shape[1:], inputs.reshape(len(inputs), -1, 1)
+        if inputs.ndim == dim + 2 and inputs.shape[-1] == channels:
+            return inputs.shape[1:-1], inputs.reshape(len(inputs), -1, channels)
+        side = round(inputs.shape[1] ** (1 / dim)) if inputs.ndim == 3 else 0
+        if inputs.ndim == 3 and side**dim == inputs.shape[1] and inputs.shape[-1] == channels:
+            return (side,) * dim, inputs
+    elif inputs.ndim == 3 and inputs.shape[-1] == channels:
+        return None, inputs
+    names = ", ".join(channel.name for channel in operator.card.inputs)
+    layout = "[samples points channels]"
+    if operator.card.mesh.shape is not None:
+        layout = f"[samples {' '.join('xyz'[:dim])} channels] or {layout}"
+    raise ShapeError(
+        f"inputs must be {layout} with {channels} channels ({names}), got {list(inputs.shape)}"
+    )
+
+
+def _as_coords(
+    operator: Operator, coords: Array | None, grid: tuple[int, ...] | None, flat: Array
+) -> Tensor:
+    if coords is None:
+        if grid is None:
+            raise ShapeError("this operator works on scattered points: give coords as [points dim]")
+        normaliser = operator.normaliser
+        unit = Domain.grid(grid).coords
+        return unit * normaliser.coord_span.cpu() + normaliser.coord_low.cpu()
+    dim = operator.card.mesh.dim
+    place = coords if coords.ndim == 3 else coords[None]
+    if place.shape[1:] != (flat.shape[1], dim) or len(place) not in (1, len(flat)):
+        raise ShapeError(
+            f"coords must be [{flat.shape[1]} {dim}] or [{len(flat)} {flat.shape[1]} {dim}] to "
+            f"match the inputs, got {list(coords.shape)}"
+        )
+    return _tensor(place)
+
+
+def _outside(operator: Operator, query: Tensor | None) -> int:
+    if query is None:
+        return 0
+    unit = (query - operator.normaliser.coord_low) / operator.normaliser.coord_span
+    slack = 1e-5
+    return int(((unit < -slack) | (unit > 1 + slack)).any(-1).sum())
+
+
+def scattered_points(operator: Operator, count: int, seed: int = 0) -> Tensor:
+    """Draw points uniformly in the box of the training data."""
+    rng = np.random.default_rng(seed)
+    unit = rng.random((count, operator.card.mesh.dim))
+    normaliser = operator.normaliser
+    return _tensor(unit) * normaliser.coord_span.cpu() + normaliser.coord_low.cpu()
+
+
+def _tensor(array: Array) -> Tensor:
+    return torch.from_numpy(np.array(array, dtype=np.float32))

@@ -1,0 +1,1 @@
+"""Solve the equations whose solution operators are learned."""

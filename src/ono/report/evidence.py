@@ -1,0 +1,176 @@
+"""Collect what a report shows: what the run wrote down, and what its operator predicts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from ono.data.store import Dataset
+from ono.data.task import Views
+from ono.errors import CheckpointError, DataError, InputError, NotCalibrated
+from ono.evaluate.operator import Card, Operator
+from ono.models.ono_config import ONOConfig
+from ono.report.predictions import Pictures, look
+from ono.train.loop import cut
+from ono.train.recipe import Recipe
+from ono.train.run import ENVIRONMENT, EVENTS, RESULT, Run, read_metrics
+
+T = TypeVar("T")
+
+EVALUATIONS = "evaluations.json"
+
+
+class Outcome(BaseModel, frozen=True):
+    """How a finished run ended, from `result.json`."""
+
+    validation: float
+    test: float
+    test_errors: dict[int, float]
+    epoch: int
+    checkpoint: str
+    seconds: float
+    device: str
+    parameters: int
+    recipe_sha256: str
+    dataset_sha256: str
+    seed: int
+    peak_memory_bytes: int | None = None
+    commit: str | None = None
+    failed_saves: int = 0
+
+
+class Evaluation(BaseModel, frozen=True):
+    """One line of `evaluations.json`: errors on another grid, or at scattered points."""
+
+    kind: str
+    points: int
+    resolution: tuple[int, ...] | None = None
+    split: str = "test"
+    mean: float
+    median: float
+    worst: float
+    samples: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that a report shows. Where something is missing, a sentence says why."""
+
+    recipe: Recipe
+    outcome: Outcome | None
+    metrics: list[dict[str, Any]]
+    environment: dict[str, Any]
+    events: list[dict[str, Any]]
+    evaluations: list[Evaluation]
+    card: Card | None
+    parts: Views | None
+    pictures: Pictures | None
+    missing: str
+
+    @property
+    def resolution(self) -> tuple[int, ...] | None:
+        """The logical shape of the mesh in training, unless it is a cloud or not known."""
+        if self.card is not None:
+            return self.card.resolution
+        return None if self.parts is None else self.parts.train.shape
+
+
+def gather(path: Path, layer: int | None = None) -> Evidence:
+    """Read a run directory and evaluate its operator on the samples to be drawn."""
+    run = Run(path)
+    recipe = run.recipe()
+    layer = choose_layer(recipe, layer)
+    outcome = _outcome(run)
+    operator, no_operator = _attempt(lambda: Operator.load(path))
+    parts, no_data = _attempt(lambda: cut(Dataset.open(recipe.data.path), recipe))
+    pictures, no_pictures = None, ""
+    if operator is not None and parts is not None:
+        pictures, no_pictures = _attempt(lambda: _look(operator, parts, outcome, layer))
+    return Evidence(
+        recipe=recipe,
+        outcome=outcome,
+        metrics=read_metrics(path),
+        environment=_json(path / ENVIRONMENT, {}),
+        events=_lines(path / EVENTS),
+        evaluations=_evaluations(path / EVALUATIONS),
+        card=None if operator is None else operator.card,
+        parts=parts,
+        pictures=pictures,
+        missing="; ".join(filter(None, (no_operator, no_data, no_pictures))),
+    )
+
+
+def _attempt(step: Callable[[], T]) -> tuple[T | None, str]:
+    """Return what a step gives, or why it cannot: a report shows what there is."""
+    try:
+        return step(), ""
+    except (DataError, CheckpointError, NotCalibrated) as error:
+        return None, str(error)
+
+
+def _look(operator: Operator, parts: Views, outcome: Outcome | None, layer: int | None) -> Pictures:
+    if outcome is not None:
+        return look(operator, parts.test, "test", outcome.test_errors, layer)
+    # The test split stays unseen until the run has ended.
+    return look(operator, parts.validation, "validation", None, layer)
+
+
+def choose_layer(recipe: Recipe, layer: int | None) -> int | None:
+    """Return the layer whose eigenfunctions are drawn: the given one, else the middle one."""
+    config = recipe.model.config
+    if not isinstance(config, ONOConfig):
+        if layer is not None:
+            raise InputError(
+                f"layer {layer} was asked for, but {recipe.model.name} has no eigenfunctions; "
+                "leave the layer out"
+            )
+        return None
+    if layer is not None and layer not in range(config.layers):
+        raise InputError(f"layer must be 0 to {config.layers - 1}, got {layer}")
+    return config.layers // 2 if layer is None else layer
+
+
+def _outcome(run: Run) -> Outcome | None:
+    try:
+        content = run.result()
+        return None if content is None else Outcome.model_validate(content)
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(f"{run.path / RESULT} cannot be read: {reason}") from None
+
+
+def _evaluations(file: Path) -> list[Evaluation]:
+    try:
+        given = TypeAdapter(list[Evaluation]).validate_python(_json(file, []))
+    except ValidationError as error:
+        raise InputError(
+            f"{file} is not a list of evaluations: {str(error).splitlines()[0]}; delete it and "
+            "evaluate again"
+        ) from None
+    return list({(e.kind, e.split, e.points): e for e in given}.values())
+
+
+def _json(file: Path, otherwise: Any) -> Any:
+    if not file.is_file():
+        return otherwise
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file} cannot be read as JSON: {error}") from None
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    lines = []
+    if file.is_file():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(line))
+            except ValueError:  # cut short by a crash
+                continue
+    return lines

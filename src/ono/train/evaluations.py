@@ -1,0 +1,117 @@
+"""Evaluate a run and keep the errors beside it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from ono.data.batches import View, load
+from ono.data.info import Array
+from ono.data.store import Dataset
+from ono.data.task import stride_for
+from ono.device import choose_device
+from ono.errors import CheckpointError
+from ono.evaluate.calibrate import is_calibrated
+from ono.evaluate.operator import Operator
+from ono.evaluate.resolution import Evaluation, at_points, on_grid
+from ono.files import write_text
+from ono.train.run import Run
+
+FILE = "evaluations.json"
+
+
+class Row(BaseModel, frozen=True, extra="forbid"):
+    """One evaluation: where, on what, and the errors over samples."""
+
+    kind: str
+    points: int
+    resolution: tuple[int, ...] | None
+    split: str
+    mean: float
+    median: float
+    worst: float
+    samples: int
+    seconds: float
+    checkpoint: str
+
+
+_ROWS = TypeAdapter(list[Row])
+
+
+def read_evaluations(run: Path) -> list[Row]:
+    """Return the evaluations of a run, none if there are none yet."""
+    file = run / FILE
+    if not file.is_file():
+        return []
+    try:
+        return _ROWS.validate_json(file.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        raise CheckpointError(
+            f"{file} is not valid ({error.error_count()} mistakes); delete it and evaluate again"
+        ) from None
+
+
+class Evaluator:
+    """The best operator of a run, calibrated, with the data to evaluate it on."""
+
+    def __init__(self, run: Path, *, split: str = "test", device: str = "auto") -> None:
+        recipe = Run(run).recipe()
+        self.run, self.split = run, split
+        self.operator = Operator.load(run, choose_device(device))
+        data = Dataset.open(recipe.data.path)
+        stride = stride_for(data, recipe.data.resolution)
+        if not is_calibrated(self.operator):
+            rows = data.rows("train")[: recipe.data.train]
+            where = self.operator.normaliser.coord_low.device
+            self.operator.calibrate(load(View(data, rows, stride), where))
+        self.resolution = recipe.data.resolution
+        limit = {"train": recipe.data.train, "validation": recipe.data.validation}
+        rows = data.rows(split)[: limit.get(split, recipe.data.test)]
+        self.view = View(data, rows, stride)
+
+    def on_grid(self, resolution: int | None) -> Row:
+        """Evaluate on a grid: the training resolution if none is given."""
+        return self._keep(lambda: on_grid(self.operator, self.view, resolution or self.resolution))
+
+    def at_points(self, points: Array) -> Row:
+        """Evaluate at scattered points, with inputs at the training resolution."""
+        where = torch.from_numpy(np.array(points, dtype=np.float32))
+        return self._keep(lambda: at_points(self.operator, self.view, where))
+
+    def _keep(self, evaluate: Callable[[], Evaluation]) -> Row:
+        start = time.monotonic()
+        done = evaluate()
+        errors = done.score.errors.double()
+        row = Row(
+            kind=done.kind,
+            points=done.points,
+            resolution=done.resolution,
+            split=self.split,
+            mean=float(errors.mean()),
+            median=float(errors.median()),
+            worst=float(errors.max()),
+            samples=len(errors),
+            seconds=round(time.monotonic() - start, 3),
+            checkpoint=self._checkpoint(),
+        )
+        others = [old for old in read_evaluations(self.run) if not _same(old, row)]
+        rows = [*others, row]
+        rows.sort(key=lambda r: (r.split, r.kind, r.points))
+        content = json.dumps([r.model_dump(mode="json") for r in rows], indent=1)
+        write_text(self.run / FILE, content + "\n")
+        return row
+
+    def _checkpoint(self) -> str:
+        from ono.evaluate.operator import find_operator
+
+        return find_operator(self.run).name
+
+
+def _same(a: Row, b: Row) -> bool:
+    return (a.kind, a.points, a.resolution, a.split) == (b.kind, b.points, b.resolution, b.split)
