@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -151,6 +151,7 @@ class View:
         return Batch(domain, values, padded(data.outputs), torch.from_numpy(rows.copy()))
 
 
+@runtime_checkable
 class Source(Protocol):
     """Where batches come from."""
 

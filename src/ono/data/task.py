@@ -70,14 +70,19 @@ def stride_for(dataset: Dataset, resolution: int | None) -> int:
 
 
 def refuse_bad_rows(view: View, split: Split) -> None:
-    """Refuse values that are not finite and targets that are zero, naming the rows."""
+    """Refuse values that are not finite and targets that say nothing, naming the rows."""
     not_finite: list[int] = []
     zero: list[int] = []
+    lows, highs = [], []
     for batch in training_rows(view):
         target = batch.target.flatten(1)
         finite = torch.isfinite(target).all(1) & torch.isfinite(batch.values.flatten(1)).all(1)
         not_finite += _rows(batch.rows, ~finite)
         zero += _rows(batch.rows, finite & (target == 0).all(1))
+        real = batch.target if batch.domain.mask is None else batch.target[batch.domain.mask]
+        flat = real.reshape(-1, real.shape[-1])
+        lows.append(flat.amin(0))
+        highs.append(flat.amax(0))
     for rows, what in ((not_finite, "NaN or infinite values"), (zero, "an output of zero")):
         if rows:
             shown = ", ".join(map(str, rows[:10])) + (" ..." if len(rows) > 10 else "")
@@ -85,6 +90,14 @@ def refuse_bad_rows(view: View, split: Split) -> None:
                 f"{view.dataset.path}: {len(rows)} {split} samples have {what} (rows {shown}); "
                 f"`ono data check {view.dataset.path}` lists them, repair or leave them out"
             )
+    constant = torch.stack(lows).amin(0) == torch.stack(highs).amax(0)
+    if split == "train" and constant.any():
+        channels = zip(view.dataset.info.outputs, constant, strict=True)
+        names = [channel.name for channel, same in channels if same]
+        raise DataError(
+            f"{view.dataset.path}: the output {', '.join(names)} has one value in all {len(view)} "
+            "train samples, so there is nothing to learn; leave the channel out"
+        )
 
 
 def at_resolution(view: View, resolution: int | None) -> View:

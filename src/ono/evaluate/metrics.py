@@ -8,8 +8,8 @@ from torch import Tensor
 
 
 def relative_l2(
-    pred: Float[Tensor, batch * rest],
-    true: Float[Tensor, batch * rest],
+    pred: Float[Tensor, " batch *rest"],
+    true: Float[Tensor, " batch *rest"],
     mask: Bool[Tensor, "batch points"] | None = None,
 ) -> Float[Tensor, " batch"]:
     """Return ||pred_i - true_i|| / ||true_i|| for each sample i (Eq. 1).

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from ono.data.batches import Source, in_order
@@ -23,11 +24,12 @@ from ono.data.normalise import Normaliser
 from ono.domain import Domain
 from ono.errors import CheckpointError, nearest
 from ono.evaluate.calibrate import Calibrated, calibrate
-from ono.files import replacing, write_text
+from ono.files import replacing, sha256, write_text
 from ono.models.registry import MODELS, build
 
 FORMAT = 1
-WEIGHTS_FILE, CARD_FILE = "model.safetensors", "model.json"
+WEIGHTS_FILE, CARD_FILE, MANIFEST = "model.safetensors", "model.json", "manifest.json"
+BEST = "best.json"
 
 
 class Card(BaseModel, frozen=True, extra="forbid"):
@@ -146,13 +148,14 @@ class Operator(nn.Module):
             name: t.detach().cpu().contiguous().clone() for name, t in self.state_dict().items()
         }
         with replacing(directory / WEIGHTS_FILE) as aside:
-            save_file(state, aside)
+            aside.write_bytes(to_bytes(state))
         write_text(directory / CARD_FILE, self.card.model_dump_json(indent=1) + "\n")
 
     @classmethod
-    def load(cls, path: Path | str, device: torch.device | str = "cpu") -> Self:
+    def load(cls, path: Path | str, device: torch.device | str = "cpu") -> Operator:
         """Read an operator from its directory, a checkpoint, or a run (its best checkpoint)."""
         directory = find_operator(Path(path))
+        _refuse_damaged(directory)
         operator = cls(read_card(directory / CARD_FILE))
         try:
             state = load_file(directory / WEIGHTS_FILE)
@@ -169,18 +172,25 @@ def find_operator(path: Path) -> Path:
     """Return the directory that holds `model.safetensors`, given it, a checkpoint or a run."""
     if (path / WEIGHTS_FILE).is_file():
         return path
-    pointer = path / "checkpoints" / "best.json"
-    if pointer.is_file():
-        chosen = path / "checkpoints" / str(json.loads(pointer.read_text())["checkpoint"])
-        if (chosen / WEIGHTS_FILE).is_file():
-            return chosen
-    saved = sorted((path / "checkpoints").glob(f"step-*/{WEIGHTS_FILE}"))
+    if (chosen := best_checkpoint(path / "checkpoints")) is not None:
+        return chosen
+    saved = sorted((path / "checkpoints").glob(f"step-*/{MANIFEST}"))
     if saved:
         return saved[-1].parent
     raise CheckpointError(
         f"no trained operator at {path}: expected {WEIGHTS_FILE}, or a run directory with "
         "checkpoints; train one with `ono train`"
     )
+
+
+def best_checkpoint(directory: Path) -> Path | None:
+    """Return the checkpoint with the lowest validation error, if one was marked."""
+    try:
+        name = json.loads((directory / BEST).read_text(encoding="utf-8"))["checkpoint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    chosen = directory / Path(str(name)).name
+    return chosen if (chosen / WEIGHTS_FILE).is_file() else None
 
 
 def read_card(path: Path) -> Card:
@@ -203,6 +213,24 @@ def read_card(path: Path) -> Card:
             f"{nearest(card.model, MODELS)}"
         )
     return card
+
+
+def _refuse_damaged(directory: Path) -> None:
+    """Compare the files with the manifest that a checkpoint has; an exported operator has none."""
+    if not (directory / MANIFEST).is_file():
+        return
+    try:
+        files = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))["files"]
+        expected = {name: str(files[name]["sha256"]) for name in (WEIGHTS_FILE, CARD_FILE)}
+        actual = {name: sha256(directory / name) for name in expected}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{directory / MANIFEST} cannot be read: {error!r}") from None
+    for name, digest in expected.items():
+        if actual[name] != digest:
+            raise CheckpointError(
+                f"{directory / name} is damaged: expected sha256 {digest}, got {actual[name]}; "
+                "use another checkpoint of the run"
+            )
 
 
 def _first_line(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,10 +45,7 @@ def predict(
         bad = np.flatnonzero(~np.isfinite(flat).all((1, 2)))
         raise ShapeError(f"inputs hold NaN or infinite values in samples {bad[:10].tolist()}")
     device = operator.normaliser.coord_low.device
-    dim = operator.card.mesh.dim
-    if query is not None and (query.ndim != 2 or query.shape[1] != dim):
-        raise ShapeError(f"query points must be [points {dim}], got {list(query.shape)}")
-    wanted = None if query is None else _tensor(query).to(device)
+    wanted = None if query is None else as_queries(operator, query).to(device)
     results = []
     operator.eval()
     for start in range(0, len(flat), batch):
@@ -73,14 +71,19 @@ def _as_points(
     dim, channels = operator.card.mesh.dim, len(operator.card.inputs)
     if inputs.dtype.kind not in "fiub":
         raise ShapeError(f"inputs must be numbers, got {inputs.dtype}")
+    if inputs.size == 0:
+        raise ShapeError(f"inputs are empty, got {list(inputs.shape)}")
     if operator.card.mesh.shape is not None and coords is None:
-        if inputs.ndim == dim + 1 and channels == 1:
+        # Points first: in two dimensions [samples points 1] has the rank of a grid of one channel.
+        if inputs.ndim == 3 and inputs.shape[-1] == channels:
+            side = round(inputs.shape[1] ** (1 / dim))
+            for grid in (operator.card.resolution or (), (side,) * dim):
+                if grid and math.prod(grid) == inputs.shape[1]:
+                    return grid, inputs
+        if inputs.ndim == dim + 1 and channels == 1 and min(inputs.shape[1:]) > 1:
             return inputs.shape[1:], inputs.reshape(len(inputs), -1, 1)
-        if inputs.ndim == dim + 2 and inputs.shape[-1] == channels:
+        if inputs.ndim == dim + 2 and inputs.shape[-1] == channels and min(inputs.shape[1:-1]) > 1:
             return inputs.shape[1:-1], inputs.reshape(len(inputs), -1, channels)
-        side = round(inputs.shape[1] ** (1 / dim)) if inputs.ndim == 3 else 0
-        if inputs.ndim == 3 and side**dim == inputs.shape[1] and inputs.shape[-1] == channels:
-            return (side,) * dim, inputs
     elif inputs.ndim == 3 and inputs.shape[-1] == channels:
         return None, inputs
     names = ", ".join(channel.name for channel in operator.card.inputs)
@@ -108,7 +111,20 @@ def _as_coords(
             f"coords must be [{flat.shape[1]} {dim}] or [{len(flat)} {flat.shape[1]} {dim}] to "
             f"match the inputs, got {list(coords.shape)}"
         )
+    if not np.isfinite(place).all():
+        raise ShapeError("coords hold NaN or infinite values")
     return _tensor(place)
+
+
+def as_queries(operator: Operator, points: Array) -> Tensor:
+    """Return query points as a tensor, refusing other ranks and values that are no place."""
+    dim = operator.card.mesh.dim
+    if points.ndim != 2 or points.shape[1] != dim or len(points) == 0:
+        raise ShapeError(f"query points must be [points {dim}], got {list(points.shape)}")
+    if not np.isfinite(points).all():
+        bad = np.flatnonzero(~np.isfinite(points).all(1))
+        raise ShapeError(f"query points hold NaN or infinite values in rows {bad[:10].tolist()}")
+    return _tensor(points)
 
 
 def _outside(operator: Operator, query: Tensor | None) -> int:

@@ -233,7 +233,7 @@ class NystromAttention(Attention):
                 identity = torch.eye(used.shape[-1], dtype=between.dtype, device=between.device)
                 between = torch.where(real, between, identity)
             told = (pseudo_inverse(between, self.iterations) @ wide_seen).to(v.dtype)
-        summary = (k_mark, told)
+        summary: Summary = (k_mark, told)
         if used is not None and measure.weights is not None:
             v = v * (along_points(measure.weights, v) > 0)
             hidden = torch.zeros_like(used, dtype=q.dtype).masked_fill(~used, -torch.inf)

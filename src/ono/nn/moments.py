@@ -55,7 +55,7 @@ class Moments(nn.Module):
         self.state = _STATES[int(state)]
 
     @torch.no_grad()
-    def observe(self, total: Float[Tensor, "*shape"], weight: float | Tensor) -> None:
+    def observe(self, total: Float[Tensor, "*shape"], weight: int) -> None:
         """Add the sums of one batch."""
         self.total += total.detach()
         self.weight += weight

@@ -7,6 +7,7 @@ described by its manifest, and renamed. A directory without a valid manifest is 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -18,25 +19,27 @@ from typing import Any
 import torch
 
 from ono.errors import CheckpointError
-from ono.evaluate.operator import Operator
+from ono.evaluate.operator import BEST, MANIFEST, Operator, best_checkpoint
 from ono.files import replacing, sha256, sync_directory, write_text
 
 FORMAT = 1
-MANIFEST, STATE_FILE, BEST = "manifest.json", "state.pt", "best.json"
+STATE_FILE = "state.pt"
 
 TrainingState = dict[str, Any]
 
 
 def save(directory: Path, step: int, operator: Operator, state: TrainingState) -> Path:
     """Write a checkpoint and return its directory; a failure leaves earlier ones untouched."""
-    final = directory / f"step-{step:09d}"
+    final = directory / _name(step)
     aside = directory / f".{final.name}.{os.getpid()}.tmp"
     directory.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(aside, ignore_errors=True)
     try:
         operator.save(aside)
+        # Written by Python rather than by torch, so that a full disk is an OSError that says so.
+        torch.save(state, content := io.BytesIO())
         with replacing(aside / STATE_FILE) as file:
-            torch.save(state, file)
+            file.write_bytes(content.getbuffer())
         table = {
             file.name: {"sha256": sha256(file), "bytes": file.stat().st_size}
             for file in sorted(aside.iterdir())
@@ -120,12 +123,14 @@ def mark_best(checkpoint: Path, validation: float) -> None:
 
 def best(directory: Path) -> Path | None:
     """Return the checkpoint with the lowest validation error, if one was marked."""
-    try:
-        name = json.loads((directory / BEST).read_text(encoding="utf-8"))["checkpoint"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    chosen = directory / str(name)
-    return chosen if chosen.is_dir() else None
+    return best_checkpoint(directory)
+
+
+def rewind(directory: Path, step: int) -> None:
+    """Delete what is newer than a step: a run that continues from there will write it again."""
+    for newer in saved(directory):
+        if newer.name > _name(step):
+            _discard(newer)
 
 
 def purge(directory: Path, keep: int) -> None:
@@ -135,7 +140,14 @@ def purge(directory: Path, keep: int) -> None:
         if old != chosen:
             _discard(old)
     for leftover in directory.glob(".*.tmp"):
-        shutil.rmtree(leftover, ignore_errors=True)
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:09d}"
 
 
 def _discard(checkpoint: Path) -> None:

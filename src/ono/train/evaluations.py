@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import torch
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ono.data.batches import View, load
@@ -16,9 +14,10 @@ from ono.data.info import Array
 from ono.data.store import Dataset
 from ono.data.task import stride_for
 from ono.device import choose_device
-from ono.errors import CheckpointError
+from ono.errors import CheckpointError, DataError
 from ono.evaluate.calibrate import is_calibrated
 from ono.evaluate.operator import Operator
+from ono.evaluate.predict import as_queries
 from ono.evaluate.resolution import Evaluation, at_points, on_grid
 from ono.files import write_text
 from ono.train.run import Run
@@ -81,13 +80,19 @@ class Evaluator:
 
     def at_points(self, points: Array) -> Row:
         """Evaluate at scattered points, with inputs at the training resolution."""
-        where = torch.from_numpy(np.array(points, dtype=np.float32))
+        where = as_queries(self.operator, points)
         return self._keep(lambda: at_points(self.operator, self.view, where))
 
     def _keep(self, evaluate: Callable[[], Evaluation]) -> Row:
         start = time.monotonic()
         done = evaluate()
         errors = done.score.errors.double()
+        if not errors.isfinite().all():
+            raise DataError(
+                f"the error is not finite in {int((~errors.isfinite()).sum())} of {len(errors)} "
+                f"samples at these {done.points} points: the true output is zero at all of them, "
+                "or the prediction is not finite"
+            )
         row = Row(
             kind=done.kind,
             points=done.points,

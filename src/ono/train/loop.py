@@ -86,9 +86,11 @@ def fit(recipe: Recipe, path: Path, listeners: Sequence[Listener] = ()) -> Resul
     device = torch.device(choose_device(recipe.train.device))
     parts = cut(dataset, recipe)
     with run.lock():
+        run.refuse_taken()
         refuse_bad_data(parts)
+        training = _Training(run, recipe, parts, device, listeners)
         run.begin(recipe)
-        return _Training(run, recipe, parts, device, listeners).go()
+        return training.go()
 
 
 def resume(path: Path, listeners: Sequence[Listener] = (), chosen: Path | None = None) -> Result:
@@ -164,6 +166,7 @@ class _Training:
         self.recent: deque[tuple[int, Tensor]] = deque(maxlen=64)
         self.look_every = 1 if device.type == "cpu" else 50
         self.saved_at = time.monotonic()
+        self.newest: tuple[int, Path] | None = None
         self.failed_saves = 0
 
     def go(self) -> Result:
@@ -268,7 +271,7 @@ class _Training:
                 raise OnoError(f"{reason}; the last one is {self.last_good()}") from None
             self.warn(f"{reason}; training goes on")
             return None
-        self.saved_at = time.monotonic()
+        self.saved_at, self.newest = time.monotonic(), (self.state.step, saved)
         self.emit("checkpoint", path=str(saved))
         return saved
 
@@ -285,14 +288,29 @@ class _Training:
         try:
             self.step.restore(content["step_state"])
             self.rng = content["rng"]
-            self.run.truncate_metrics(int(content["metrics_bytes"]))
+            length = int(content["metrics_bytes"])
             self.state = State(**{name: content[name] for name in asdict(self.state)})
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"{path} does not fit this run: {error!r}") from None
+        self.run.truncate_metrics(length)
+        self.rewind(path)
         self.run.event("resume", checkpoint=path.name)
 
+    def rewind(self, path: Path) -> None:
+        """Drop what a later part of the run left, and point at the best of what remains."""
+        state, directory = self.state, self.run.checkpoints
+        checkpoints.rewind(directory, state.step)
+        just_validated = state.position == 0 and state.epoch == state.best_epoch
+        if just_validated and path.resolve().parent == directory.resolve():
+            checkpoints.mark_best(path, state.best)  # a crash may have come before this
+        elif checkpoints.best(directory) is None:
+            state.best, state.best_epoch = math.inf, 0
+
     def stop(self, number: int) -> None:
-        saved = self.save(must=True)
+        # Saving the same step twice would take away a whole checkpoint for a moment.
+        step, saved = self.newest or (None, None)
+        if step != self.state.step:
+            saved = self.save(must=True)
         self.run.event("interrupted", signal=number, step=self.state.step)
         raise Interrupted(
             f"stopped at step {self.state.step} of {self.steps}; saved {saved}; continue with "

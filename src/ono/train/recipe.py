@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import reprlib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -35,7 +36,7 @@ class DataRecipe(BaseModel, frozen=True, extra="forbid"):
     memory: Literal["auto", "resident", "streamed"] = "auto"
 
 
-class OptimiserRecipe(BaseModel, frozen=True, extra="forbid"):
+class OptimiserRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """AdamW and its learning rate."""
 
     learning_rate: float = Field(1e-3, gt=0)
@@ -47,7 +48,7 @@ class OptimiserRecipe(BaseModel, frozen=True, extra="forbid"):
     clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient")
 
 
-class TrainRecipe(BaseModel, frozen=True, extra="forbid"):
+class TrainRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """How long, in which steps, and what to keep."""
 
     epochs: int = Field(500, gt=0)
@@ -198,6 +199,8 @@ def read_yaml(path: Path | Traversable) -> dict[str, Any]:
         raise RecipeError(
             f"recipe {path} is not valid YAML: {' '.join(str(error).split())}"
         ) from None
+    except RecursionError:
+        raise RecipeError(f"recipe {path} is nested too deeply") from None
     if not isinstance(content, dict):
         raise RecipeError(f"recipe {path} must be a mapping of keys, got {type(content).__name__}")
     return content
@@ -258,23 +261,24 @@ def _explain(error: ValidationError, schema: type[BaseModel], prefix: str = "") 
     for fault in error.errors():
         parts = [str(part) for part in fault["loc"]]
         name = ".".join([prefix, *parts] if prefix else parts)
-        given = fault.get("input")
+        given = reprlib.repr(fault.get("input"))
         if fault["type"] == "extra_forbidden":
             known = _fields(schema, parts[:-1])
             where = ".".join([*([prefix] if prefix else []), *parts[:-1]])
             hint = nearest(parts[-1], known)
             if where and hint.startswith("did you mean "):
                 hint = f"did you mean {where}.{hint.removeprefix('did you mean ')}"
-            lines.append(f"recipe has no field {name} (given {given!r}); {hint}")
+            lines.append(f"recipe has no field {name} (given {given}); {hint}")
         elif fault["type"] == "missing":
             lines.append(f"recipe needs {name}, which is not given")
         else:
             message = fault["msg"].removeprefix("Value error, ")
             message = message[0].lower() + message[1:]
             if fault["type"] == "literal_error":
+                wrong = str(fault.get("input"))
                 choices = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
-                message = f"expected one of {', '.join(choices)}; {nearest(str(given), choices)}"
-            lines.append(f"recipe field {name} is {given!r}: {message}")
+                message = f"expected one of {', '.join(choices)}; {nearest(wrong, choices)}"
+            lines.append(f"recipe field {name} is {given}: {message}")
     return "\n".join(lines)
 
 

@@ -39,10 +39,15 @@ class Run:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the directory; the system releases it when the process dies, however it dies."""
+        """Hold the directory; the system releases it when the process dies, however it dies.
+
+        A directory made here in which no run began is removed again.
+        """
+        created = not self.path.exists()
+        file = self.path / ".lock"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = (self.path / ".lock").open("a+")
+            handle = file.open("a+")
         except OSError as error:
             raise InputError(
                 f"cannot write to the run directory {self.path}: {error.strerror}; "
@@ -61,17 +66,26 @@ class Run:
             handle.truncate(0)
             handle.write(f"process {os.getpid()} on {platform.node()}")
             handle.flush()
-            yield
+            try:
+                yield
+            finally:
+                if created and not (self.path / RECIPE).exists():
+                    file.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):
+                        self.path.rmdir()
 
-    def begin(self, recipe: Recipe) -> None:
-        """Start a new run; refuse a directory that already holds one."""
+    def refuse_taken(self) -> None:
+        """Refuse a directory that already holds a run."""
         if (self.path / RECIPE).exists():
             raise InputError(
                 f"{self.path} already holds a run; continue it with `ono resume {self.path}` or "
                 "choose another directory with --out"
             )
-        write_text(self.path / RECIPE, recipe.to_yaml())
+
+    def begin(self, recipe: Recipe) -> None:
+        """Start a new run; the recipe goes last, as it makes the directory a run."""
         write_text(self.path / ENVIRONMENT, json.dumps(environment(), indent=1) + "\n")
+        write_text(self.path / RECIPE, recipe.to_yaml())
 
     def recipe(self) -> Recipe:
         """Return the recipe this run was started with."""
@@ -98,6 +112,11 @@ class Run:
 
     def truncate_metrics(self, length: int) -> None:
         """Forget lines written after the checkpoint that is being resumed."""
+        if (found := self.metrics_bytes()) < length:
+            raise CheckpointError(
+                f"{self.path / METRICS} has {found} bytes, the checkpoint expects {length}; "
+                "restore that file, or continue from an older checkpoint with --from"
+            )
         with (self.path / METRICS).open("ab") as file:
             file.truncate(length)
 

@@ -1,0 +1,14 @@
+"""Check named shapes while testing: every annotated call in ono is verified at run time.
+
+The hook breaks torch.compile, so compile tests run in processes of their own with
+ONO_TEST_COMPILE set.
+"""
+
+from __future__ import annotations
+
+import os
+
+if not os.environ.get("ONO_TEST_COMPILE"):
+    from jaxtyping import install_import_hook
+
+    install_import_hook("ono", "beartype.beartype")

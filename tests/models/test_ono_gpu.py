@@ -1,0 +1,83 @@
+"""What only a GPU can show; run with -m gpu."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from ono.domain import Domain
+from ono.evaluate.calibrate import calibrate
+from ono.models.ono import ONO
+from ono.models.ono_config import ONOConfig
+from ono.nn.whitening import failed_factorisations
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+def case(nodes: int = 29, batch: int = 4) -> tuple[Domain, Tensor]:
+    torch.manual_seed(1)
+    return Domain.grid((nodes, nodes), batch=batch), torch.randn(batch, nodes**2, 1)
+
+
+def build() -> ONO:
+    torch.manual_seed(0)
+    return ONO(ONOConfig(width=64, layers=4), dim=2, in_channels=1, out_channels=1)
+
+
+@pytest.fixture
+def no_hidden_syncs() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+def test_cuda_agrees_with_cpu() -> None:
+    model, (domain, values) = build(), case()
+    here = model(domain, values)
+    there = model.cuda()(domain.to("cuda"), values.cuda())
+    assert torch.allclose(there.cpu(), here, rtol=1e-3, atol=1e-5)
+
+
+def test_a_training_pass_never_waits_for_the_device(no_hidden_syncs: None) -> None:
+    torch.cuda.set_sync_debug_mode("default")
+    model, (domain, values) = build().cuda(), case()
+    domain, values = domain.to("cuda"), values.cuda()
+    model(domain, values).square().mean().backward()  # libraries may synchronise when they load
+    torch.cuda.set_sync_debug_mode("error")
+    model(domain, values).square().mean().backward()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_orthonormality_holds_at_every_precision(precision: str) -> None:
+    """‖mean ψᵀψ - I‖ ≤ 1e-3 + sqrt(k) ρ cond(C) on the calibration data, no failed factorisation."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    try:
+        model, (domain, values) = build().cuda(), case(43)
+        domain, values = domain.to("cuda"), values.cuda()
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16"):
+            model(domain, values)
+            calibrate(model, [(domain, values)])
+            model.eval()
+            with torch.no_grad():
+                psi = model.eigenfunctions(domain, values, layer=3).double().flatten(0, 1)
+        gram = torch.einsum("nhi,nhj->hij", psi, psi) / len(psi)
+        identity = torch.eye(16, device="cuda", dtype=torch.float64)
+        attention = list(model.orthogonal_attentions())[3]
+        covariance = attention.norm.moments.exact  # type: ignore[union-attr]
+        for head in range(8):
+            condition = float(torch.linalg.cond(covariance[head]))
+            # bfloat16 features are rounded after whitening too, hence their own rounding unit.
+            rounding = 1e-3 if precision != "bf16" else 2e-2
+            bound = rounding + math.sqrt(16) * 1e-5 * condition
+            assert float((gram[head] - identity).norm()) <= bound
+        assert failed_factorisations(model) == 0
+    finally:
+        torch.set_float32_matmul_precision(before)
