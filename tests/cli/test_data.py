@@ -67,7 +67,7 @@ def test_make_then_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (["dracy"], "did you mean darcy"),
         (["darcy", "--size", "ful"], "did you mean full"),
         (["darcy", "--samples", "1"], "at least 3"),
-        (["darcy", "--device", "tpu"], "auto, cpu or cuda"),
+        (["darcy", "--device", "tpu"], "auto, cpu, cuda"),
     ],
 )
 def test_make_refuses_what_it_does_not_know(

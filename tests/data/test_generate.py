@@ -327,7 +327,7 @@ def test_a_damaged_unfinished_dataset_is_refused(tmp_path: Path, name: str) -> N
 
 @pytest.mark.parametrize(
     ("option", "complaint"),
-    [({"batch": 0}, "batch"), ({"seed": -1}, "seed"), ({"device": "gpu"}, "auto, cpu or cuda")],
+    [({"batch": 0}, "batch"), ({"seed": -1}, "seed"), ({"device": "gpu"}, "auto, cpu, cuda")],
 )
 def test_bad_options_are_refused(tmp_path: Path, option: dict[str, int], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):

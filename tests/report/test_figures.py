@@ -32,6 +32,7 @@ MESHES = {
     "volume": Mesh(kind="grid", dim=3, shape=(2, 3, 2), shared=True),
     "surface": Mesh(kind="structured", dim=3, shape=(3, 4), shared=True),
     "moving": Mesh(kind="grid", dim=2, shape=(3, 4), shared=True),
+    "moving ragged": Mesh(kind="cloud", dim=2, shared=False),
 }
 
 
@@ -47,15 +48,15 @@ def stored(path: Path, case: str, **changes: Any) -> Dataset:
         "inputs": random.random((5, 12, 1)),
         "outputs": random.random((5, 12, 2)),
     }
-    if case == "ragged":
+    if case.endswith("ragged"):
         arrays = {name: a.reshape(points, -1) for name, a in arrays.items()}
         arrays["offsets"] = np.array([0, 7, 20, 31, 45, 60])
-    if case == "moving":
+    if case.startswith("moving"):
         arrays["times"] = np.array([0.5, 1.5])
-        arrays["outputs"] = random.random((5, 2, 12, 2))
+        arrays["outputs"] = random.random((60, 2, 2) if "offsets" in arrays else (5, 2, 12, 2))
     content: dict[str, Any] = {
         "name": case,
-        "task": "timed" if case == "moving" else "steady",
+        "task": "timed" if case.startswith("moving") else "steady",
         "mesh": mesh,
         "inputs": (Channel(name="a"),),
         "outputs": (Channel(name="u", unit="Pa"), Channel(name="v")),
@@ -83,7 +84,7 @@ def test_gallery_draws_every_geometry(case: str, tmp_path: Path) -> None:
     pictures = 2 * 3
     keys = 0 if case == "line" else pictures
     assert len(figure.axes) == pictures + keys
-    when = ", t = 1.5" if case == "moving" else ""
+    when = ", t = 1.5" if case.startswith("moving") else ""
     assert titles(figure) == ["a", f"u [Pa]{when}", f"v{when}"]
     assert [a.get_ylabel() for a in figure.axes if a.get_ylabel()] == ["row 3", "row 4"]
     assert render(figure) > 1000
@@ -105,6 +106,10 @@ def test_gallery_draws_the_last_frame(tmp_path: Path) -> None:
     image = gallery(dataset, [2]).axes[2].images[0].get_array()
     assert image is not None
     np.testing.assert_array_equal(image.T.ravel(), dataset.outputs[2, -1, :, 0])
+    ragged = stored(tmp_path / "ragged", "moving ragged")
+    cloud = gallery(ragged, [2]).axes[2].collections[0].get_array()
+    assert cloud is not None
+    np.testing.assert_array_equal(cloud, ragged.outputs[20:31, -1, 0])
 
 
 def test_names_that_a_font_or_formula_could_choke_on_are_drawn(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from ono.train.recipe import Recipe
 
 VOID = {"meta", "path", "use", "image", "rect", "br", "hr", "img"}
 EVALUATIONS = [
+    {"kind": "grid", "points": 64, "resolution": [8, 8], "mean": 0.4012, "samples": 2},
     {"kind": "grid", "points": 225, "resolution": [15, 15], "mean": 0.5123, "samples": 2},
     {"kind": "grid", "points": 1849, "resolution": [43, 43], "mean": 0.6234, "samples": 2},
     {"kind": "query", "points": 77, "resolution": None, "mean": 0.7345, "samples": 2},
@@ -174,7 +175,7 @@ def complete(evaluation: dict[str, Any]) -> dict[str, Any]:
 def test_evaluations_become_a_table_with_the_training_resolution_marked(run: Path) -> None:
     (run / "evaluations.json").write_text(json.dumps([complete(e) for e in EVALUATIONS]))
     page = Page(write_report(run))
-    for mean in ("0.5123", "0.6234", "0.7345"):
+    for mean in ("0.4012", "0.5123", "0.6234", "0.7345"):
         assert mean in page.text
     marked = re.findall(r'<tr class="trained">.*?</tr>', page.source)
     assert len(marked) == 1
@@ -211,11 +212,13 @@ def test_markup_in_names_is_shown_not_run(run: Path) -> None:
 
 def test_markup_in_channel_names_is_shown_not_run(tmp_path: Path) -> None:
     evil = "<script>`$x$`</script>"
-    run = cloud_run(tmp_path, outputs=(Channel(name=evil), Channel(name='"onload="x')))
+    outputs = (Channel(name=evil), Channel(name='"onload="x'))
+    run = cloud_run(tmp_path, name=evil, outputs=outputs)
     page = Page(write_report(run))
     assert "<script" not in page.source
     assert not page.values("onload")
     assert f"{evil}, truth" in page.text
+    assert f"{evil} / ono" in page.text
 
 
 def cloud_run(root: Path, **changes: Any) -> Path:
@@ -321,6 +324,8 @@ def test_without_its_dataset_a_report_has_no_pictures_and_says_why(run: Path) ->
     assert f"Without pictures: no dataset at {gone}" in page.text
     assert "Test error" in page.text
     assert "data:image" not in page.source
+    with pytest.raises(InputError, match="layer must be 0 to 2, got -1"):
+        write_report(run, layer=-1)
 
 
 def test_other_data_at_the_same_place_is_not_drawn(run: Path, trained: Path) -> None:

@@ -26,12 +26,13 @@ app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
     if wanted:
         from ono import __version__
 
         typer.echo(__version__)
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

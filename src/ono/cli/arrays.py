@@ -16,13 +16,14 @@ def read_array(path: Path) -> Array:
     import numpy as np
 
     try:
-        array: Array = np.load(path, allow_pickle=False)
+        with path.open("rb") as file:
+            array: Array = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError:
         raise DataError(f"no file {path}") from None
     except (OSError, ValueError, EOFError) as error:
         raise DataError(
             f"{path} is not a .npy array of numbers: {error}; save it with numpy.save"
         ) from None
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
-        raise DataError(f"{path} must hold one array of numbers, such as numpy.save writes")
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"{path} must hold an array of real numbers, got {array.dtype}")
     return array

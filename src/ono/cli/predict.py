@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,7 @@ def predict(
     import numpy as np
 
     from ono.cli.arrays import read_array
+    from ono.data.store import explain_os_errors
     from ono.device import choose_device
     from ono.evaluate.operator import Operator
     from ono.evaluate.predict import predict as evaluate
@@ -35,8 +37,10 @@ def predict(
     points = None if query is None else read_array(query)
     operator = Operator.load(run, choose_device(device))
     prediction = evaluate(operator, values, coords=places, query=points, chunk=chunk)
-    with replacing(out) as aside, aside.open("wb") as file:
-        np.save(file, prediction.values, allow_pickle=False)
+    # Written by Python rather than by NumPy, which does not say why a write failed.
+    np.save(content := io.BytesIO(), prediction.values, allow_pickle=False)
+    with explain_os_errors(out), replacing(out) as aside:
+        aside.write_bytes(content.getbuffer())
     if prediction.outside:
         typer.echo(
             f"warning: {prediction.outside} query points lie outside the box of the training data",

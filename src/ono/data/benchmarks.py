@@ -110,7 +110,7 @@ def plan_darcy(
 
         fields = torch.from_numpy(batch["inputs"]).reshape(-1, nodes, nodes)
         solution = darcy.solve(fields.to(device, torch.float64))
-        outputs = solution.field.reshape(len(fields), -1, 1).cpu().numpy()
+        outputs = solution.field.reshape(len(fields), -1, 1).float().cpu().numpy()
         return Solved(
             {"outputs": outputs},
             converged=solution.converged.cpu().numpy(),

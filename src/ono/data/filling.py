@@ -65,15 +65,14 @@ def tidy(out: Path) -> None:
 
 
 def _write_rows(file: Path, rows: Sequence[int], values: Array) -> None:
-    """Write rows in place and sync them.
+    """Write consecutive rows in place and sync them.
 
     Ordinary writes, because a full disk under a writable memory map kills the process.
     """
     whole = np.load(file, mmap_mode="r", allow_pickle=False)
     with file.open("r+b") as stream:
-        for row, value in zip(rows, values, strict=True):
-            stream.seek(whole.offset + row * whole.strides[0])
-            stream.write(value.tobytes())
+        stream.seek(whole.offset + rows[0] * whole.strides[0])
+        stream.write(np.ascontiguousarray(values))
         stream.flush()
         os.fsync(stream.fileno())
 
@@ -93,22 +92,47 @@ class Filling:
         state = self._start()
         self._tell(state)
         try:
-            with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            with (
+                ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
+                ThreadPoolExecutor(1) as writer,
+            ):
+                written: list[tuple[Future[None], list[int], Array]] = []
                 for rows, drawn in self._drawn_ahead(pool, state, batch):
                     state[rows] = 0
                     values, records = self._solve(rows, drawn, state, device)
-                    for name in self.plan.filled:
-                        _write_rows(self.out / f"{name}.npy", rows, values[name])
-                    _write_rows(self.out / PROGRESS_FILE, rows, records)
-                    state[rows] = records
-                    self._tell(state)
+                    state["attempt"][rows] = records["attempt"]
+                    self._settle(written, state)  # a chunk is written while the next is solved
+                    written.append(
+                        (writer.submit(self._write, rows, values, records), rows, records)
+                    )
+                self._settle(written, state)
             self._finish(state)
         except KeyboardInterrupt:
             raise Interrupted(
-                f"stopped with {state['done'].sum()} of {len(state)} samples in {self.out}; "
+                f"stopped with {self._read_progress()['done'].sum()} of {len(state)} samples in "
+                f"{self.out}; "
                 "run the same command again to continue",
                 signal.SIGINT,
             ) from None
+
+    def _settle(self, written: list[tuple[Future[None], list[int], Array]], state: Array) -> None:
+        """Wait for the chunk that is being written and count it as done."""
+        for future, rows, records in written:
+            future.result()
+            state[rows] = records
+            self._tell(state)
+        written.clear()
+
+    def _write(self, rows: list[int], values: Mapping[ArrayName, Array], records: Array) -> None:
+        """Store a chunk; its records go last, as they say that it is there."""
+        with ThreadPoolExecutor(len(self.plan.filled)) as pool:
+            list(
+                pool.map(
+                    lambda name: _write_rows(self.out / f"{name}.npy", rows, values[name]),
+                    self.plan.filled,
+                )
+            )
+        _write_rows(self.out / PROGRESS_FILE, rows, records)
 
     def _finish(self, state: Array) -> None:
         """Hash the files and write `dataset.json`: from here on it is a dataset."""
@@ -206,20 +230,23 @@ class Filling:
         self, rows: list[int], drawn: list[Mapping[str, Array]], state: Array, device: str
     ) -> tuple[dict[ArrayName, Array], Array]:
         """Return the arrays and records of a chunk, redrawing samples until all are good."""
-        values: dict[ArrayName, Array] = {
-            name: np.empty((len(rows), *r.shape), r.dtype) for name, r in self.plan.filled.items()
-        }
+        values: dict[ArrayName, Array] = {}
         records = np.zeros(len(rows), PROGRESS)
         todo = np.arange(len(rows))
         while len(todo):
             batch = {name: np.stack([drawn[i][name] for i in todo]) for name in drawn[todo[0]]}
             solved = self.plan.solve(batch, device)
             finite = np.isfinite(solved.residual)
-            for name, value in values.items():
+            for name, form in self.plan.filled.items():
                 given = solved.arrays[name] if name in solved.arrays else batch[name]
                 with np.errstate(over="ignore", invalid="ignore"):  # judged by the next lines
-                    value[todo] = given
-                finite &= np.isfinite(value[todo]).reshape(len(todo), -1).all(1)
+                    given = np.asarray(given, form.dtype).reshape(len(todo), *form.shape)
+                    # A sum is finite only if every term is, and needs no array of flags.
+                    finite &= np.isfinite(given.reshape(len(todo), -1).sum(1, dtype=np.float64))
+                if len(todo) == len(rows):
+                    values[name] = given
+                else:
+                    values[name][todo] = given
             records["done"][todo] = finite & solved.converged
             records["residual"][todo] = solved.residual
             records["iterations"][todo] = solved.iterations

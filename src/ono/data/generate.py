@@ -47,7 +47,8 @@ def make(
         out.mkdir(parents=True, exist_ok=True)
         with _locked(out):
             if not (out / INFO_FILE).exists():  # finished by another since we looked
-                Filling(out, plan, request, progress).run(device, batch or plan.batch)
+                usual = plan.batch if device == "cpu" else plan.cuda_batch
+                Filling(out, plan, request, progress).run(device, batch or usual)
     return Dataset.open(out)
 
 

@@ -42,6 +42,7 @@ class Plan:
     draw: Callable[[int, int], Mapping[str, Array]]
     solve: Callable[[Mapping[str, Array], str], Solved]
     batch: int = 64
+    cuda_batch: int = 256
 
 
 @runtime_checkable

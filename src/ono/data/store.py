@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -201,13 +202,17 @@ def save_array(path: Path, array: Array) -> None:
 
 def write_info(path: Path, info: Info, names: Iterable[ArrayName]) -> None:
     """Describe and hash the array files of a directory and write its `dataset.json`."""
-    files = {}
-    for name in sorted(names):
+
+    def describe(name: ArrayName) -> FileInfo:
         file = path / f"{name}.npy"
         array = np.load(file, mmap_mode="r", allow_pickle=False)
-        files[name] = FileInfo(
+        return FileInfo(
             sha256=sha256(file), bytes=file.stat().st_size, shape=array.shape, dtype=array.dtype.str
         )
+
+    ordered = sorted(names)
+    with ThreadPoolExecutor() as pool:
+        files = dict(zip(ordered, pool.map(describe, ordered), strict=True))
     done = info.model_copy(update={"files": files}).model_dump(mode="json")
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in done.items()]
     write_text(path / INFO_FILE, "{\n" + ",\n".join(lines) + "\n}\n")

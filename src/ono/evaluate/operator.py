@@ -156,7 +156,9 @@ class Operator(nn.Module):
         """Read an operator from its directory, a checkpoint, or a run (its best checkpoint)."""
         directory = find_operator(Path(path))
         _refuse_damaged(directory)
-        operator = cls(read_card(directory / CARD_FILE))
+        card = read_card(directory / CARD_FILE)
+        with torch.random.fork_rng(devices=[]):  # first weights are drawn, then overwritten
+            operator = cls(card)
         try:
             state = load_file(directory / WEIGHTS_FILE)
             operator.load_state_dict(state)
@@ -212,6 +214,11 @@ def read_card(path: Path) -> Card:
             f"{path} names the model {card.model!r}, which this version does not have; "
             f"{nearest(card.model, MODELS)}"
         )
+    try:
+        MODELS[card.model].config.model_validate(card.config)
+    except ValidationError as error:
+        reason = " ".join(str(error).split("[type")[0].split())
+        raise CheckpointError(f"{path} is not valid: {reason}") from None
     return card
 
 

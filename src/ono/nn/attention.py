@@ -93,9 +93,14 @@ class EfficientAttention(Attention):
         measure: Measure,
     ) -> Summary:
         """Return the average of v under each channel of k, within heads."""
+        k = at_least_float32(k)
         if measure.weights is not None:
-            k = k + along_points(measure.weights, k).log()
-        return (k.softmax(-2).mT @ v * self.own_channels,)
+            k = k + along_points(measure.weights, k).log().to(k.dtype)
+        # A softmax over the points, divided after the product: over a long axis that is not the
+        # last one, the fused softmax of torch is several times slower.
+        share = (k - k.amax(-2, keepdim=True).detach()).exp()
+        total = share.sum(-2)[..., None]
+        return ((share.to(v.dtype).mT @ v) / total * self.own_channels,)
 
     def mix(
         self, q: Float[Tensor, "batch queries width"], summary: Summary

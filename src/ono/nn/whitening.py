@@ -24,13 +24,11 @@ def second_moment(
 ) -> Float[Tensor, "heads eigen eigen"]:
     """Return the sum over samples of <ĝ_i, ĝ_j> within each head (the numerator of Eq. 7).
 
-    float64, and one product per head over the points of all samples.
+    float64, one product per sample and head.
     """
-    wide: Tensor = g_hat.flatten(0, 1).unflatten(-1, (heads, -1)).transpose(0, 1)
+    wide: Tensor = g_hat.unflatten(-1, (heads, -1)).transpose(1, 2)
     wide = wide.to(torch.float64, memory_format=torch.contiguous_format)
-    if measure.weights is None:
-        return wide.mT @ wide / g_hat.shape[1]
-    return wide.mT @ (measure.weights.flatten()[:, None].double() * wide)
+    return measure.inner(wide, wide).sum(0)
 
 
 def inverse_cholesky(

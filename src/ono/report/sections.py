@@ -42,8 +42,8 @@ def training(found: Evidence) -> str:
             "curves",
             f"Training loss and validation error over {last['epoch']} epochs, ending at "
             f"{last['train']:.4g} and {last.get('validation', float('nan')):.4g}.",
-            "Loss and validation error per epoch on a logarithmic scale, the learning rate below; "
-            "the ring is the checkpoint that validation chose.",
+            "Loss and validation error per epoch on a logarithmic scale, the learning rate below"
+            + ("." if chosen is None else "; the ring is the checkpoint that validation chose."),
             narrow=figures.curves(found.metrics, chosen, width=NARROW),
         ),
     )

@@ -94,21 +94,27 @@ def fit(recipe: Recipe, path: Path, listeners: Sequence[Listener] = ()) -> Resul
 
 
 def resume(path: Path, listeners: Sequence[Listener] = (), chosen: Path | None = None) -> Result:
-    """Continue a run from its newest whole checkpoint, or from a chosen one."""
+    """Continue a run from its newest whole checkpoint, or from a chosen one.
+
+    A run that ended before it wrote any starts over.
+    """
     run = Run(path)
     recipe = run.recipe()
     device = torch.device(choose_device(recipe.train.device))
     parts = cut(Dataset.open(recipe.data.path), recipe)
     with run.lock():
+        training = _Training(run, recipe, parts, device, listeners)
         if chosen is not None:
             checkpoints.check(chosen)
-            start, warnings = chosen, list[str]()
-        else:
+            training.restore(chosen)
+        elif checkpoints.saved(run.checkpoints):
             start, warnings = checkpoints.latest(run.checkpoints)
-        training = _Training(run, recipe, parts, device, listeners)
-        for warning in warnings:
-            training.warn(f"{warning}; falling back to {start.name}")
-        training.restore(start)
+            for warning in warnings:
+                training.warn(f"{warning}; falling back to {start.name}")
+            training.restore(start)
+        else:
+            refuse_bad_data(parts)
+            run.truncate_metrics(0)
         return training.go()
 
 
@@ -225,7 +231,7 @@ class _Training:
             "failed_factorisations": failed_factorisations(self.step.operator),
         }
         validated = state.epoch % train.validate_every == 0 or state.epoch == train.epochs
-        better = False
+        better, before = False, (state.best, state.best_epoch)
         if validated:
             record["validation"] = self.validate().mean
             better = record["validation"] < state.best
@@ -235,8 +241,8 @@ class _Training:
         state.seconds += time.monotonic() - began
         self.run.event("epoch", epoch=state.epoch, seconds=round(time.monotonic() - began, 3))
         self.emit("epoch", **record)
-        if validated or self.due():
-            self.save(best=better)
+        if (validated or self.due()) and self.save(best=better) is None:
+            state.best, state.best_epoch = before  # what was not saved cannot be chosen
 
     def validate(self) -> Score:
         """Compute the covariance exactly, then the errors on the validation split."""

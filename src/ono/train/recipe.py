@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Literal, Self, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
@@ -114,7 +114,7 @@ class ModelRecipe(BaseModel, frozen=True, extra="forbid"):
         return name
 
     @model_validator(mode="after")
-    def _known_preset(self) -> Self:
+    def _known_preset(self) -> ModelRecipe:
         presets = MODELS[self.name].presets
         if self.preset not in presets:
             raise ValueError(f"no preset {self.preset!r}; {nearest(self.preset, presets)}")
@@ -176,6 +176,8 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key in keys:
+            if not isinstance(key, str):
+                raise yaml.YAMLError(f"the key {key!r} is not text")
             if keys.count(key) > 1:
                 raise yaml.YAMLError(f"the key {key!r} is given twice")
         return super().construct_mapping(node, deep)
@@ -256,12 +258,17 @@ def _merge(start: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+# Aliases can make a value that is small in the file and endless in print.
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+
+
 def _explain(error: ValidationError, schema: type[BaseModel], prefix: str = "") -> str:
     lines = []
     for fault in error.errors():
         parts = [str(part) for part in fault["loc"]]
         name = ".".join([prefix, *parts] if prefix else parts)
-        given = reprlib.repr(fault.get("input"))
+        given = _SHORT.repr(fault.get("input"))
         if fault["type"] == "extra_forbidden":
             known = _fields(schema, parts[:-1])
             where = ".".join([*([prefix] if prefix else []), *parts[:-1]])
@@ -275,7 +282,7 @@ def _explain(error: ValidationError, schema: type[BaseModel], prefix: str = "") 
             message = fault["msg"].removeprefix("Value error, ")
             message = message[0].lower() + message[1:]
             if fault["type"] == "literal_error":
-                wrong = str(fault.get("input"))
+                wrong = fault["input"] if isinstance(fault["input"], str) else ""
                 choices = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
                 message = f"expected one of {', '.join(choices)}; {nearest(wrong, choices)}"
             lines.append(f"recipe field {name} is {given}: {message}")

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from ono.data.info import Array
+from ono.domain import Domain
+from ono.errors import CheckpointError, ShapeError
+from ono.evaluate.operator import Operator
+from ono.evaluate.predict import predict, scattered_points
+from ono.train.loop import fit
+from ono.train.recipe import Recipe
+
+SIDE = tiny.SIDE
+
+
+def trained(folder: Path, **model: Any) -> Operator:
+    tiny.dataset(folder / "data")
+    content = tiny.content(folder / "data", epochs=2)
+    fit(Recipe.from_mapping(content | {"model": tiny.MODEL | model}), folder / "run")
+    return Operator.load(folder / "run")
+
+
+@pytest.fixture(scope="module")
+def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
+    return trained(tmp_path_factory.mktemp("predict"))
+
+
+@pytest.fixture(scope="module")
+def crossing(tmp_path_factory: pytest.TempPathFactory) -> Operator:
+    return trained(tmp_path_factory.mktemp("predict"), query="cross")
+
+
+@pytest.fixture
+def values() -> Array:
+    return tiny.fields(seed=3)[1][:11]
+
+
+def grid(samples: int) -> Domain:
+    return Domain.grid((SIDE, SIDE), batch=samples)
+
+
+def test_every_layout_gives_the_same_numbers_in_its_own_shape(
+    operator: Operator, values: Array
+) -> None:
+    with torch.no_grad():
+        expected = operator(grid(11), torch.from_numpy(values)).numpy()
+    assert np.abs(expected).max() > 0.01
+    coords = tiny.fields()[0]
+    layouts: list[tuple[Array, dict[str, Array]]] = [
+        (values, {}),
+        (values.reshape(11, SIDE, SIDE), {}),
+        (values.reshape(11, SIDE, SIDE, 1), {}),
+        (values.astype(np.float64), {}),
+        (np.asfortranarray(values), {}),
+        (values, {"coords": coords}),
+        (values, {"coords": np.repeat(coords[None], 11, 0)}),
+    ]
+    for inputs, options in layouts:
+        got = predict(operator, inputs, **options)  # type: ignore[arg-type]
+        assert got.values.shape == inputs.shape
+        assert got.outside == 0
+        np.testing.assert_allclose(got.values.reshape(expected.shape), expected, atol=2e-6)
+
+
+def test_the_batch_size_changes_nothing(operator: Operator, values: Array) -> None:
+    parts = [predict(operator, values, batch=size).values for size in (1, 4, 100)]
+    np.testing.assert_allclose(parts[0], parts[2], atol=2e-6)
+    np.testing.assert_allclose(parts[1], parts[2], atol=2e-6)
+
+
+def test_another_resolution_is_a_grid_of_its_own(operator: Operator) -> None:
+    axis = np.linspace(0, 1, 17, dtype=np.float32)
+    field = np.sin(3 * axis)[None, :, None] * np.cos(2 * axis)[None, None]
+    fine = predict(operator, field).values
+    assert fine.shape == (1, 17, 17)
+    domain = Domain.grid((17, 17))
+    with torch.no_grad():
+        expected = operator(domain, torch.from_numpy(field.reshape(1, -1, 1).copy()))
+    np.testing.assert_allclose(fine.reshape(1, -1, 1), expected.numpy(), atol=2e-6)
+
+
+def test_integers_are_numbers_too(operator: Operator) -> None:
+    ones = np.ones((2, SIDE, SIDE), dtype=np.int64)
+    np.testing.assert_array_equal(
+        predict(operator, ones).values, predict(operator, ones.astype(np.float32)).values
+    )
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
+def test_queries_do_not_depend_on_the_chunk(operator: Operator, chunk: int) -> None:
+    values = torch.from_numpy(tiny.fields()[1][:3])
+    query = Domain(scattered_points(operator, 50).expand(3, -1, -1))
+    with torch.no_grad():
+        at_once = operator(grid(3), values, query=query)
+    in_parts = operator.at(grid(3), values, query, chunk=chunk)
+    assert in_parts.shape == (3, 50, 1)
+    torch.testing.assert_close(in_parts, at_once, rtol=0, atol=1e-6)
+
+
+def test_queries_follow_their_order_and_may_repeat(operator: Operator, values: Array) -> None:
+    points = scattered_points(operator, 20).numpy()
+    order = np.random.default_rng(0).permutation(20)
+    plain = predict(operator, values, query=points).values
+    mixed = predict(operator, values, query=np.concatenate([points[order], points[:1]])).values
+    np.testing.assert_allclose(mixed[:, :20], plain[:, order], atol=1e-6)
+    np.testing.assert_allclose(mixed[:, 20], plain[:, 0], atol=1e-6)
+
+
+def test_queries_at_the_grid_give_what_the_grid_gives(operator: Operator, values: Array) -> None:
+    here = predict(operator, values).values
+    asked = predict(operator, values, query=tiny.fields()[0]).values
+    np.testing.assert_allclose(asked, here, atol=2e-6)
+
+
+def test_a_model_whose_queries_see_each_other_gets_them_at_once(crossing: Operator) -> None:
+    values = torch.from_numpy(tiny.fields()[1][:3])
+    query = Domain(scattered_points(crossing, 50).expand(3, -1, -1))
+    with torch.no_grad():
+        at_once = crossing(grid(3), values, query=query)
+    torch.testing.assert_close(crossing.at(grid(3), values, query, chunk=7), at_once)
+
+
+def test_points_outside_are_counted(operator: Operator, values: Array) -> None:
+    query = np.array([[0.5, 0.5], [1.0, 1.0], [1.01, 0.5], [0.2, -0.1], [3.0, 3.0]])
+    got = predict(operator, values[:2], query=query)
+    assert got.outside == 3
+    assert np.isfinite(got.values).all()
+
+
+def test_scattered_points_fill_the_box_and_repeat(operator: Operator) -> None:
+    points = scattered_points(operator, 500)
+    assert torch.equal(points, scattered_points(operator, 500))
+    assert not torch.equal(points, scattered_points(operator, 500, seed=1))
+    assert points.amin() >= 0
+    assert points.amax() <= 1
+    assert (points.std(0) > 0.25).all()
+
+
+NAN = float("nan")
+MISTAKES: dict[str, tuple[dict[str, Array], str]] = {
+    "one sample": ({"inputs": np.zeros((SIDE, SIDE))}, r"got \[9, 9\]"),
+    "channels": ({"inputs": np.zeros((2, SIDE, SIDE, 2))}, r"with 1 channels \(source\)"),
+    "no grid": ({"inputs": np.zeros((2, 80, 1))}, r"got \[2, 80, 1\]"),
+    "empty": ({"inputs": np.zeros((0, SIDE, SIDE))}, r"empty, got \[0, 9, 9\]"),
+    "text": ({"inputs": np.array([["x"]])}, "must be numbers"),
+    "nan": ({"inputs": np.full((2, SIDE, SIDE), NAN)}, r"NaN .* in samples \[0, 1\]"),
+    "coords": (
+        {"inputs": np.zeros((2, 81, 1)), "coords": np.zeros((80, 2))},
+        r"coords must be \[81 2\] or \[2 81 2\]",
+    ),
+    "coords nan": (
+        {"inputs": np.zeros((2, 81, 1)), "coords": np.full((81, 2), NAN)},
+        "coords hold NaN",
+    ),
+    "query rank": (
+        {"inputs": np.zeros((2, 81, 1)), "query": np.zeros(2)},
+        r"query points must be \[points 2\], got \[2\]",
+    ),
+    "query empty": (
+        {"inputs": np.zeros((2, 81, 1)), "query": np.zeros((0, 2))},
+        r"query points must be \[points 2\], got \[0, 2\]",
+    ),
+    "query nan": (
+        {"inputs": np.zeros((2, 81, 1)), "query": np.array([[0, 0], [NAN, 0]])},
+        r"query points hold NaN .* in rows \[1\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named(operator: Operator, name: str) -> None:
+    arguments, message = MISTAKES[name]
+    with pytest.raises(ShapeError, match=message):
+        predict(operator, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_saved_operator_gives_the_same_bits_in_another_process(
+    operator: Operator, values: Array, tmp_path: Path
+) -> None:
+    operator.save(tmp_path / "saved")
+    np.save(tmp_path / "inputs.npy", values)
+    np.save(tmp_path / "expected.npy", predict(operator, values).values)
+    code = f"""
+import numpy as np
+import torch
+from ono.evaluate.operator import Operator
+from ono.evaluate.predict import predict
+torch.set_num_threads({torch.get_num_threads()})
+before = torch.get_rng_state()
+operator = Operator.load({str(tmp_path / "saved")!r})
+assert torch.equal(before, torch.get_rng_state()), "loading drew random numbers"
+got = predict(operator, np.load({str(tmp_path / "inputs.npy")!r})).values
+expected = np.load({str(tmp_path / "expected.npy")!r})
+assert got.tobytes() == expected.tobytes(), abs(got - expected).max()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    again = Operator.load(tmp_path / "saved").state_dict()
+    assert list(again) == list(operator.state_dict())
+    assert all(torch.equal(value, again[name]) for name, value in operator.state_dict().items())
+
+
+def card(operator: Operator, path: Path, **changes: Any) -> Path:
+    operator.save(path)
+    file = path / "model.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": 2}, r"model\.json has format 2, this version of ono reads format 1"),
+        ({"format": None}, r"has format None"),
+        ({"model": "onno"}, r"names the model 'onno', .* did you mean ono\?"),
+        ({"mesh": 5}, r"model\.json is not valid"),
+        ({"extra": 5}, r"model\.json is not valid"),
+    ],
+)
+def test_a_card_this_version_does_not_know_is_refused(
+    operator: Operator, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        Operator.load(card(operator, tmp_path, **changes))
+
+
+def test_a_card_that_does_not_fit_the_weights_is_refused(
+    operator: Operator, tmp_path: Path
+) -> None:
+    config = operator.card.config | {"width": 32}
+    with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be loaded"):
+        Operator.load(card(operator, tmp_path, config=config))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 1}'])
+def test_a_broken_card_is_refused(operator: Operator, tmp_path: Path, text: str) -> None:
+    operator.save(tmp_path)
+    (tmp_path / "model.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"model\.json"):
+        Operator.load(tmp_path)
+
+
+def test_a_config_out_of_range_is_refused(operator: Operator, tmp_path: Path) -> None:
+    config = operator.card.config | {"width": -1}
+    with pytest.raises(CheckpointError, match=r"model\.json"):
+        Operator.load(card(operator, tmp_path, config=config))
+
+
+def test_nothing_to_load_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no trained operator at"):
+        Operator.load(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "best.json").write_text("{")
+    with pytest.raises(CheckpointError, match="no trained operator at"):
+        Operator.load(tmp_path)

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+import ono
+from ono.data.batches import Batch, View, training_rows
+from ono.data.store import Dataset
+from ono.evaluate.operator import Card, Operator
+from ono.train.recipe import Recipe
+from ono.train.step import Step, sample_losses
+
+RATE = 1e-3
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return tiny.dataset(tmp_path_factory.mktemp("step") / "data")
+
+
+def changed(data: Dataset, section: str = "train", **values: Any) -> Recipe:
+    content = tiny.content(data.path)
+    content[section] = content[section] | values
+    return Recipe.from_mapping(content)
+
+
+def begin(data: Dataset, recipe: Recipe) -> Step:
+    card = Card.of(
+        data.info,
+        model="ono",
+        config=recipe.model.config,
+        seed=0,
+        dataset_sha256=data.sha256,
+        recipe_sha256=recipe.sha256,
+        version=ono.__version__,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        operator = Operator(card)
+    operator.normaliser.fit(training_rows(View(data, data.rows("train"))))
+    return Step(operator, recipe)
+
+
+def batches(data: Dataset, size: int = 4) -> Iterator[Batch]:
+    view = View(data, data.rows("train"))
+    for start in range(0, len(view), size):
+        yield view.read(np.arange(start, min(start + size, len(view))))
+
+
+def poisoned(batch: Batch, field: str) -> Batch:
+    spoilt: Tensor = getattr(batch, field).clone()
+    spoilt[1, 7, 0] = math.nan if field == "target" else math.inf
+    return replace(batch, target=spoilt) if field == "target" else replace(batch, values=spoilt)
+
+
+def everything(step: Step) -> dict[str, Any]:
+    """Return all that later steps depend on, besides the count of skipped steps."""
+    parts: dict[str, Any] = {"operator": step.operator.state_dict(), "state": step.state()}
+    if step.average is not None:
+        parts["average"] = step.average.state_dict()
+    parts = copy.deepcopy(parts)
+    del parts["state"]["skipped"]
+    return parts
+
+
+def flat(content: Any, name: str = "") -> dict[str, Any]:
+    if not isinstance(content, dict):
+        return {name: content}
+    return {k: v for key, inner in content.items() for k, v in flat(inner, f"{name}/{key}").items()}
+
+
+def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    left, right = flat(a), flat(b)
+    assert left.keys() == right.keys()
+
+    def same(x: Any, y: Any) -> bool:
+        return torch.equal(x, y) if isinstance(x, Tensor) else bool(x == y)
+
+    return [name for name in left if not same(left[name], right[name])]
+
+
+def test_the_loss_is_the_relative_error_in_physical_units(data: Dataset) -> None:
+    step = begin(data, changed(data))
+    batch = next(batches(data))
+    with torch.no_grad():
+        losses = sample_losses(step.operator, batch)
+        pred = step.operator(batch.domain, batch.values)
+    for loss, p, u in zip(losses, pred, batch.target, strict=True):
+        assert float(loss) == pytest.approx(float((p - u).norm() / u.norm()), rel=1e-6)
+
+
+def test_the_gradient_term_is_that_of_central_differences(data: Dataset) -> None:
+    step = begin(data, changed(data))
+    batch = next(batches(data))
+    with torch.no_grad():
+        extra = sample_losses(step.operator, batch, 0.5) - sample_losses(step.operator, batch)
+        pred = step.operator(batch.domain, batch.values)
+    side = tiny.SIDE
+    for got, p, u in zip(extra, pred, batch.target, strict=True):
+        p, u = p.reshape(side, side), u.reshape(side, side)
+        total = 0.0
+        for a, b in ((p, u), (p.T, u.T)):
+            slope, true = a[2:] - a[:-2], b[2:] - b[:-2]
+            total += float((slope - true).norm() / true.norm())
+        assert float(got) == pytest.approx(0.5 * total, rel=1e-4)
+
+
+def test_a_step_reports_the_mean_over_samples_once(data: Dataset) -> None:
+    step = begin(data, changed(data))
+    first, second, third = batches(data, 5)
+    expected = []
+    for batch in (first, second, third):
+        with torch.no_grad():
+            expected.append(sample_losses(copy.deepcopy(step.operator).train(), batch))
+        step(batch, RATE)
+    assert len(third.rows) == 2
+    assert step.take_mean_loss() == pytest.approx(float(torch.cat(expected).mean()), rel=1e-6)
+    assert step.take_mean_loss() == 0
+
+
+def averaging(data: Dataset) -> Recipe:
+    """Return a recipe in which every kind of state exists: running covariance and averages."""
+    options = {"covariance": "ema", "eval_covariance": "ema", "functions": 4, "heads": 2}
+    content = tiny.content(data.path, weight_average=0.9, nonfinite="skip:5")
+    return Recipe.from_mapping(content | {"model": tiny.MODEL | {"eigen": options}})
+
+
+def without_reports(names: list[str]) -> list[str]:
+    """Leave out what may tell of a bad batch: failed factorisations, and "trained since"."""
+    return [name for name in names if not name.endswith((".failures", "_extra_state"))]
+
+
+@pytest.mark.parametrize("field", ["target", "values"])
+def test_a_bad_batch_changes_nothing(data: Dataset, field: str) -> None:
+    step, never = begin(data, averaging(data)), begin(data, averaging(data))
+    good = list(batches(data))
+    step(good[0], RATE)
+    never(good[0], RATE)
+    before = everything(step)
+    step(poisoned(good[1], field), RATE)
+    assert int(step.skipped) == 1
+    assert without_reports(differences(before, everything(step))) == []
+    step(good[2], RATE)
+    never(good[2], RATE)
+    assert without_reports(differences(everything(step), everything(never))) == []
+    assert len(differences(before, everything(never))) > 100
+    assert (int(step.skipped), int(never.skipped)) == (1, 0)
+
+
+@pytest.mark.parametrize("field", ["target", "values"])
+def test_a_bad_first_batch_changes_nothing(data: Dataset, field: str) -> None:
+    step, never = begin(data, averaging(data)), begin(data, averaging(data))
+    good = list(batches(data))
+    step(poisoned(good[0], field), RATE)
+    for name in ("operator", "average"):
+        left, right = everything(step)[name], everything(never)[name]
+        assert without_reports(differences(left, right)) == []
+    moments = step.state()["moments"]
+    assert all(not value.any() for moment in moments.values() for value in moment.values())
+    step(good[1], RATE)
+    never(good[1], RATE)
+    assert without_reports(differences(everything(step), everything(never))) == []
+
+
+def test_the_counter_of_the_optimiser_waits_too(data: Dataset) -> None:
+    step = begin(data, changed(data))
+    good = list(batches(data))
+    step(good[0], RATE)
+    step(poisoned(good[1], "target"), RATE)
+    step(good[2], RATE)
+    assert {float(m["step"]) for m in step.state()["moments"].values()} == {2.0}
+
+
+def test_the_gradient_is_clipped(data: Dataset) -> None:
+    batch = next(batches(data))
+    free = begin(data, changed(data, "optimiser", clip=None))
+    free(batch, RATE)
+    raw = [p.grad.clone() for p in free.operator.parameters() if p.grad is not None]
+    norm = float(torch.stack([g.norm() for g in raw]).norm())
+    tight = begin(data, changed(data, "optimiser", clip=norm / 3))
+    tight(batch, RATE)
+    clipped = [p.grad for p in tight.operator.parameters() if p.grad is not None]
+    for whole, third in zip(raw, clipped, strict=True):
+        torch.testing.assert_close(third, whole / 3, rtol=1e-4, atol=1e-8)
+
+
+def test_averaged_weights_follow_their_formula(data: Dataset) -> None:
+    step = begin(data, changed(data, weight_average=0.75))
+    expected = [p.detach().clone() for p in step.operator.parameters()]
+    for batch in batches(data):
+        step(batch, RATE)
+        new = step.operator.parameters()
+        expected = [0.75 * m + 0.25 * p.detach() for m, p in zip(expected, new, strict=True)]
+    assert step.average is not None
+    assert step.evaluated is step.average
+    for mean, wanted in zip(step.average.parameters(), expected, strict=True):
+        torch.testing.assert_close(mean.detach(), wanted, rtol=1e-5, atol=1e-7)
+    moved = zip(step.average.parameters(), step.operator.parameters(), strict=True)
+    assert any(not torch.equal(mean, raw) for mean, raw in moved)
+
+
+def test_without_averaging_the_trained_operator_is_evaluated(data: Dataset) -> None:
+    step = begin(data, changed(data))
+    assert step.evaluated is step.operator
+
+
+def test_bfloat16_steps_run_and_differ_a_little(data: Dataset) -> None:
+    exact, rough = begin(data, changed(data)), begin(data, changed(data, precision="bf16"))
+    for batch in batches(data):
+        exact(batch, RATE)
+        rough(batch, RATE)
+    assert int(rough.skipped) == 0
+    assert all(p.dtype == torch.float32 for p in rough.operator.parameters())
+    a, b = exact.take_mean_loss(), rough.take_mean_loss()
+    assert a != b
+    assert b == pytest.approx(a, rel=0.02)
+
+
+def test_a_restored_step_continues_with_the_same_bits(data: Dataset, tmp_path: Path) -> None:
+    recipe = changed(data, weight_average=0.9)
+    good = list(batches(data))
+    whole = begin(data, recipe)
+    whole(good[0], RATE)
+    whole.evaluated.save(tmp_path)
+    torch.save(whole.state(), tmp_path / "state.pt")
+    again = begin(data, recipe)
+    again.operator.load_state_dict(Operator.load(tmp_path).state_dict())
+    again.restore(torch.load(tmp_path / "state.pt", weights_only=True))
+    for batch in good[1:]:
+        whole(batch, RATE)
+        again(batch, RATE)
+    assert differences(everything(whole), everything(again)) == []
