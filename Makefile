@@ -6,7 +6,12 @@ READY := $(VENV)/.ready
 .PHONY: demo test slow lint format clean
 
 demo: $(READY)
-	$(BIN)/ono demo --out demo
+	@rm -rf demo; start=$$(date +%s); set -e; \
+	$(BIN)/ono data make darcy --size quick --out demo/data; \
+	$(BIN)/ono train darcy/ono-quick data.path=demo/data --out demo/run; \
+	$(BIN)/ono eval demo/run -r 29 -r 43 -r 85 --scattered 2000; \
+	$(BIN)/ono report demo/run; \
+	echo "demo took $$(( $$(date +%s) - start )) s"
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"

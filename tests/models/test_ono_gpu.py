@@ -12,7 +12,7 @@ from ono.domain import Domain
 from ono.evaluate.calibrate import calibrate
 from ono.models.ono import ONO
 from ono.models.ono_config import ONOConfig
-from ono.nn.whitening import failed_factorisations
+from ono.nn.whitening import Whitening, failed_factorisations
 
 pytestmark = [
     pytest.mark.gpu,
@@ -57,7 +57,7 @@ def test_a_training_pass_never_waits_for_the_device(attention: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_orthonormality_holds_at_every_precision(precision: str) -> None:
-    """‖mean ψᵀψ - I‖ ≤ 1e-3 + sqrt(k) ρ cond(C) on the calibration data, no failed factorisation."""
+    """‖mean ψᵀψ - I‖ ≤ 1e-3 + sqrt(k) ρ cond(C) on the calibration data; nothing failed."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
     try:
@@ -72,7 +72,8 @@ def test_orthonormality_holds_at_every_precision(precision: str) -> None:
         gram = torch.einsum("nhi,nhj->hij", psi, psi) / len(psi)
         identity = torch.eye(16, device="cuda", dtype=torch.float64)
         attention = list(model.orthogonal_attentions())[3]
-        covariance = attention.norm.moments.exact  # type: ignore[union-attr]
+        assert isinstance(attention.norm, Whitening)
+        covariance = attention.norm.moments.exact
         for head in range(8):
             condition = float(torch.linalg.cond(covariance[head]))
             # bfloat16 features are rounded after whitening too, hence their own rounding unit.

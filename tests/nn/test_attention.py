@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -32,12 +33,13 @@ def build(kind: str) -> Attention:
             WIDTH, HEADS, landmarks=8, iterations=6, index_convolution="conv" in kind
         )
     else:
-        layer = {
+        kinds: dict[str, Callable[[int, int], Attention]] = {
             "efficient": EfficientAttention,
             "linear": LinearAttention,
             "galerkin": GalerkinAttention,
             "softmax": SoftmaxAttention,
-        }[kind](WIDTH, HEADS)
+        }
+        layer = kinds[kind](WIDTH, HEADS)
     return layer.double()
 
 

@@ -18,7 +18,8 @@ def test_multilinear_on_a_grid_is_exact_for_bilinear_functions(
     a, b, c, d = torch.randn(4, generator=generator, dtype=torch.float64)
 
     def f(x: torch.Tensor) -> torch.Tensor:
-        return a + b * x[..., :1] + c * x[..., 1:] + d * x[..., :1] * x[..., 1:]
+        value: torch.Tensor = a + b * x[..., :1] + c * x[..., 1:] + d * x[..., :1] * x[..., 1:]
+        return value
 
     assert torch.allclose(interpolate(grid, f(grid.coords), query, "linear"), f(query.coords))
 

@@ -25,7 +25,7 @@ def features(seed: int, batch: int = 4, points: int = 60, modes: int = 8) -> Ten
 
 
 def gram(psi: Tensor, heads: int) -> Tensor:
-    split = psi.double().flatten(0, 1).unflatten(-1, (heads, -1)).transpose(0, 1)
+    split: Tensor = psi.double().flatten(0, 1).unflatten(-1, (heads, -1)).transpose(0, 1)
     return split.mT @ split / split.shape[1]
 
 

@@ -113,7 +113,11 @@ class View:
         )
 
     def _weights(self, rows: Array) -> Tensor | None:
+        """Return quadrature weights: those of the dataset, or the trapezoidal rule of a grid."""
         weights = self.dataset.weights
+        if self.dataset.info.mesh.kind == "grid" and (weights is None or self.stride > 1):
+            assert self.shape is not None
+            return _tensor(trapezoidal(self.shape)).expand(len(rows), -1)
         if weights is None or self.stride > 1:
             return None
         if weights.ndim == 1:
@@ -167,9 +171,10 @@ class Resident:
     def __init__(self, view: View, device: torch.device) -> None:
         self.view = view
         everything = view.read(np.arange(len(view)))
-        if view.dataset.info.mesh.shared:
-            domain = everything.domain
-            shared = Domain(domain.coords[:1].clone(), domain.shape, domain.weights)
+        data, domain = view.dataset, everything.domain
+        if data.info.mesh.shared and (data.weights is None or data.weights.ndim == 1):
+            weights = None if domain.weights is None else domain.weights[:1].clone()
+            shared = Domain(domain.coords[:1].clone(), domain.shape, weights)
             everything = Batch(shared, everything.values, everything.target, everything.rows)
         self.all = everything.to(device)
 
@@ -226,6 +231,23 @@ def load(
     if memory == "auto":
         memory = "resident" if view.bytes < _RESIDENT_SHARE * _free_bytes(device) else "streamed"
     return Resident(view, device) if memory == "resident" else Streamed(view, device)
+
+
+def trapezoidal(shape: tuple[int, ...]) -> Array:
+    """Return the weights of the trapezoidal rule on a uniform grid; they sum to one.
+
+    With them, inner products on a coarse and on a fine grid differ by O(h²); with equal weights
+    the boundary counts too much and they differ by O(h).
+
+    >>> trapezoidal((3,)).tolist()
+    [0.25, 0.5, 0.25]
+    """
+    weights = np.ones(())
+    for nodes in shape:
+        axis = np.ones(nodes)
+        axis[[0, -1]] = 0.5
+        weights = np.multiply.outer(weights, axis / axis.sum())
+    return weights.reshape(-1)
 
 
 def epoch_order(seed: int, epoch: int, count: int) -> Array:

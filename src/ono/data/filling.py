@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from ono.data.info import Array, ArrayName, Info, Report, Scalar
 from ono.data.plan import Plan
+from ono.data.row_files import ChunkFiles
 from ono.data.store import REQUEST_FILE, save_array, write_info
 from ono.errors import DataError, Interrupted, OnoError
 from ono.files import sync_file, write_text
@@ -64,19 +65,6 @@ def tidy(out: Path) -> None:
         (out / name).unlink(missing_ok=True)
 
 
-def _write_rows(file: Path, rows: Sequence[int], values: Array) -> None:
-    """Write consecutive rows in place and sync them.
-
-    Ordinary writes, because a full disk under a writable memory map kills the process.
-    """
-    whole = np.load(file, mmap_mode="r", allow_pickle=False)
-    with file.open("r+b") as stream:
-        stream.seek(whole.offset + rows[0] * whole.strides[0])
-        stream.write(np.ascontiguousarray(values))
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
 @dataclass
 class Filling:
     """One process at work on one directory."""
@@ -90,6 +78,7 @@ class Filling:
     def run(self, device: str, batch: int) -> None:
         """Fill the rows that are not done, then write `dataset.json`."""
         state = self._start()
+        files = ChunkFiles(self.out, self.plan.filled, PROGRESS_FILE)
         self._tell(state)
         try:
             with (
@@ -103,7 +92,7 @@ class Filling:
                     state["attempt"][rows] = records["attempt"]
                     self._settle(written, state)  # a chunk is written while the next is solved
                     written.append(
-                        (writer.submit(self._write, rows, values, records), rows, records)
+                        (writer.submit(files.write, rows, values, records), rows, records)
                     )
                 self._settle(written, state)
             self._finish(state)
@@ -122,17 +111,6 @@ class Filling:
             state[rows] = records
             self._tell(state)
         written.clear()
-
-    def _write(self, rows: list[int], values: Mapping[ArrayName, Array], records: Array) -> None:
-        """Store a chunk; its records go last, as they say that it is there."""
-        with ThreadPoolExecutor(len(self.plan.filled)) as pool:
-            list(
-                pool.map(
-                    lambda name: _write_rows(self.out / f"{name}.npy", rows, values[name]),
-                    self.plan.filled,
-                )
-            )
-        _write_rows(self.out / PROGRESS_FILE, rows, records)
 
     def _finish(self, state: Array) -> None:
         """Hash the files and write `dataset.json`: from here on it is a dataset."""

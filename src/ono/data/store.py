@@ -203,16 +203,15 @@ def save_array(path: Path, array: Array) -> None:
 def write_info(path: Path, info: Info, names: Iterable[ArrayName]) -> None:
     """Describe and hash the array files of a directory and write its `dataset.json`."""
 
-    def describe(name: ArrayName) -> FileInfo:
-        file = path / f"{name}.npy"
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-        return FileInfo(
-            sha256=sha256(file), bytes=file.stat().st_size, shape=array.shape, dtype=array.dtype.str
-        )
-
-    ordered = sorted(names)
+    paths = {name: path / f"{name}.npy" for name in sorted(names)}
     with ThreadPoolExecutor() as pool:
-        files = dict(zip(ordered, pool.map(describe, ordered), strict=True))
+        hashes = list(pool.map(sha256, paths.values()))
+    files = {}
+    for (name, file), digest in zip(paths.items(), hashes, strict=True):
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+        files[name] = FileInfo(
+            sha256=digest, bytes=file.stat().st_size, shape=array.shape, dtype=array.dtype.str
+        )
     done = info.model_copy(update={"files": files}).model_dump(mode="json")
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in done.items()]
     write_text(path / INFO_FILE, "{\n" + ",\n".join(lines) + "\n}\n")
