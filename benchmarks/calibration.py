@@ -16,12 +16,12 @@ import torch
 import ono
 from ono.data.batches import epoch_order, load, training_rows
 from ono.data.store import Dataset
-from ono.device import choose_device
+from ono.device import choose_device, describe_device
 from ono.evaluate.operator import Card, Operator
 from ono.evaluate.score import score
 from ono.models.ono import ONO
 from ono.nn.whitening import Whitening
-from ono.train.loop import cut, describe, learning_rate_of
+from ono.train.loop import cut
 from ono.train.recipe import Recipe
 from ono.train.run import commit
 from ono.train.step import Step
@@ -64,7 +64,7 @@ def measure(recipe: Recipe, every: int) -> tuple[list[Row], str]:
     done = 0
     for epoch in range(1, recipe.train.epochs + 1):
         for batch in train.batches(epoch_order(recipe.seed, epoch, len(train)), recipe.train.batch):
-            step(batch, learning_rate_of(recipe, done, steps))
+            step(batch, recipe.optimiser.rate(done, steps))
             done += 1
         loss = step.take_mean_loss()
         if epoch % every == 0:
@@ -72,14 +72,13 @@ def measure(recipe: Recipe, every: int) -> tuple[list[Row], str]:
             operator.calibrate(train)
             rows.append((epoch, loss, score(operator, test).mean, running))
             print("epoch {} train {:.4f} exact {:.4f} running {:.4f}".format(*rows[-1]), flush=True)
-    return rows, describe(device)
+    return rows, describe_device(str(device))
 
 
-def table(rows: list[Row], recipe: Recipe, device: str, command: str) -> str:
+def table(rows: list[Row], recipe: Recipe, header: str) -> str:
     lines = [
-        f"command  {command}",
-        f"commit   {commit()}    device  {device}    torch {torch.__version__}",
-        f"recipe   {recipe.sha256[:12]}    parameters {recipe.model.config}",
+        header,
+        f"recipe   {recipe.sha256[:12]}    {recipe.model.config}",
         "",
         "epoch   train loss   test error, exact covariance   test error, running covariance",
         *("{:5d}   {:10.4f}   {:28.4f}   {:30.4f}".format(*row) for row in rows),
@@ -107,12 +106,14 @@ def main() -> None:
     parser.add_argument("recipe")
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--commit", default=commit(), help="where the source has no history")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     recipe = Recipe.load(given.recipe, given.overrides)
     rows, device = measure(recipe, given.every)
     command = " ".join(["benchmarks/calibration.py", given.recipe, *given.overrides])
-    text = table(rows, recipe, device, command)
+    made = f"commit   {given.commit}    device  {device}    torch {torch.__version__}"
+    text = table(rows, recipe, f"command  {command}\n{made}")
     given.out.with_suffix(".txt").write_text(text)
     plot(rows, given.out.with_suffix(".svg"))
     print(text)

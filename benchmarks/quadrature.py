@@ -9,6 +9,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from ono.device import choose_device, describe_device
 from ono.evaluate.predict import scattered_points
 from ono.train.evaluations import Evaluator
 from ono.train.loop import fit
@@ -21,12 +22,14 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--resolutions", type=int, nargs="+", default=[22, 29, 43, 85])
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--commit", default=commit(), help="where the source has no history")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     command = " ".join(["benchmarks/quadrature.py", *given.overrides])
     heads = "  ".join(f"{nodes:>6}²" for nodes in given.resolutions)
     lines = [
-        f"command  {command}    commit  {commit()}",
+        f"command  {command}",
+        f"commit   {given.commit}    device  {describe_device(choose_device('auto'))}",
         "test relative L2; trained at 29²; the last column is 2000 scattered query points",
         "",
         f"measure   seed  {heads}   queries",

@@ -28,3 +28,12 @@ def choose_device(name: str) -> str:
             "run `ono doctor`"
         )
     return name
+
+
+def describe_device(name: str) -> str:
+    """Name a device for people."""
+    import torch
+
+    if name.startswith("cuda"):
+        return torch.cuda.get_device_name(name)
+    return f"cpu, {torch.get_num_threads()} threads"

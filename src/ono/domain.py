@@ -61,10 +61,14 @@ class Domain:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> Domain:
-        """Return the nodes of a uniform grid on the unit cube, first axis slowest."""
+        """Return the nodes of a uniform grid on the unit cube, first axis slowest.
+
+        Its weights are those of the trapezoidal rule.
+        """
         axes = [torch.linspace(0, 1, n, device=device, dtype=dtype) for n in shape]
         coords = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(shape))
-        return cls(coords.expand(batch, -1, -1), shape)
+        weights = trapezoidal(shape).to(device, dtype)
+        return cls(coords.expand(batch, -1, -1), shape, weights.expand(batch, -1))
 
     @property
     def batch(self) -> int:
@@ -114,3 +118,20 @@ class Domain:
         if weights is not None:
             real = real * weights
         return real / real.sum(-1, keepdim=True).clamp_min(torch.finfo(real.dtype).tiny)
+
+
+def trapezoidal(shape: tuple[int, ...]) -> Float[Tensor, " points"]:
+    """Return the weights of the trapezoidal rule on a uniform grid; they sum to one.
+
+    With them, inner products on a coarse and on a fine grid differ by O(h²); with equal weights
+    the boundary counts too much and they differ by O(h).
+
+    >>> trapezoidal((3,)).tolist()
+    [0.25, 0.5, 0.25]
+    """
+    weights = torch.ones(1, dtype=torch.float64)
+    for nodes in shape:
+        axis = torch.ones(nodes, dtype=torch.float64)
+        axis[0] = axis[-1] = 0.5
+        weights = torch.outer(weights, axis / axis.sum()).flatten()
+    return weights.float()

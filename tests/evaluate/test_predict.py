@@ -14,6 +14,7 @@ import torch
 from ono.data.info import Array
 from ono.domain import Domain
 from ono.errors import CheckpointError, ShapeError
+from ono.evaluate.metrics import relative_l2
 from ono.evaluate.operator import Operator
 from ono.evaluate.predict import predict, scattered_points
 from ono.train.loop import fit
@@ -192,6 +193,7 @@ def test_a_saved_operator_gives_the_same_bits_in_another_process(
     code = f"""
 import numpy as np
 import torch
+from ono.evaluate.metrics import relative_l2
 from ono.evaluate.operator import Operator
 from ono.evaluate.predict import predict
 torch.set_num_threads({torch.get_num_threads()})
@@ -261,3 +263,16 @@ def test_nothing_to_load_is_said(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "best.json").write_text("{")
     with pytest.raises(CheckpointError, match="no trained operator at"):
         Operator.load(tmp_path)
+
+
+def test_predicting_the_test_rows_gives_the_reported_error(tmp_path: Path) -> None:
+    """The same weights, quadrature and normalisation on the way from files as in training."""
+    data = tiny.dataset(tmp_path / "data")
+    result = fit(tiny.recipe(tmp_path / "data", epochs=2), tmp_path / "run")
+    rows = list(data.rows("test"))
+    shape = data.info.mesh.shape
+    assert shape is not None
+    inputs = np.array(data.inputs[rows]).reshape(len(rows), *shape, -1)
+    fields = predict(Operator.load(result.path), inputs).values.reshape(len(rows), -1, 1)
+    errors = relative_l2(torch.from_numpy(fields), torch.from_numpy(np.array(data.outputs[rows])))
+    assert float(errors.mean()) == pytest.approx(result.test, rel=1e-5)

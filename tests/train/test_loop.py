@@ -29,9 +29,10 @@ from ono.errors import (
 from ono.evaluate.calibrate import is_calibrated
 from ono.evaluate.operator import Operator
 from ono.train import checkpoint as checkpoints
-from ono.train.loop import Event, fit, resume
+from ono.train.loop import fit, resume
 from ono.train.recipe import Recipe
 from ono.train.run import read_metrics
+from ono.train.state import Event
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "ono_20_steps.txt"
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from ono.train.loop import Event, Listener
+    from ono.train.state import Event, Listener
 
 
 @contextlib.contextmanager

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ono.train.loop import Listener, Result
     from ono.train.recipe import Recipe
+    from ono.train.state import Listener, Result
 
 
 def train(

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ono.data.info import Array
 from ono.data.store import Dataset
-from ono.domain import Domain
+from ono.domain import Domain, trapezoidal
 from ono.errors import DataError
 
 _RESIDENT_SHARE = 0.4
@@ -117,7 +117,7 @@ class View:
         weights = self.dataset.weights
         if self.dataset.info.mesh.kind == "grid" and (weights is None or self.stride > 1):
             assert self.shape is not None
-            return _tensor(trapezoidal(self.shape)).expand(len(rows), -1)
+            return trapezoidal(self.shape).expand(len(rows), -1)
         if weights is None or self.stride > 1:
             return None
         if weights.ndim == 1:
@@ -231,23 +231,6 @@ def load(
     if memory == "auto":
         memory = "resident" if view.bytes < _RESIDENT_SHARE * _free_bytes(device) else "streamed"
     return Resident(view, device) if memory == "resident" else Streamed(view, device)
-
-
-def trapezoidal(shape: tuple[int, ...]) -> Array:
-    """Return the weights of the trapezoidal rule on a uniform grid; they sum to one.
-
-    With them, inner products on a coarse and on a fine grid differ by O(h²); with equal weights
-    the boundary counts too much and they differ by O(h).
-
-    >>> trapezoidal((3,)).tolist()
-    [0.25, 0.5, 0.25]
-    """
-    weights = np.ones(())
-    for nodes in shape:
-        axis = np.ones(nodes)
-        axis[[0, -1]] = 0.5
-        weights = np.multiply.outer(weights, axis / axis.sum())
-    return weights.reshape(-1)
 
 
 def epoch_order(seed: int, epoch: int, count: int) -> Array:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ono.data.info import Array
-from ono.domain import Domain
+from ono.domain import Domain, trapezoidal
 from ono.errors import ShapeError
 from ono.evaluate.operator import Operator
+from ono.nn.interpolation import is_uniform
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ def predict(
     """
     grid, flat = _as_points(operator, inputs, coords)
     place = _as_coords(operator, coords, grid, flat)
+    if grid is None:
+        grid = _uniform_grid(operator, place)
     if not np.isfinite(flat).all():
         bad = np.flatnonzero(~np.isfinite(flat).all((1, 2)))
         raise ShapeError(f"inputs hold NaN or infinite values in samples {bad[:10].tolist()}")
@@ -51,7 +54,10 @@ def predict(
     for start in range(0, len(flat), batch):
         values = _tensor(flat[start : start + batch]).to(device)
         here = place[start : start + batch] if len(place) > 1 else place
-        domain = Domain(here.to(device).expand(len(values), -1, -1), grid)
+        weights = None
+        if grid is not None and operator.card.mesh.kind == "grid":
+            weights = trapezoidal(grid).to(device).expand(len(values), -1)
+        domain = Domain(here.to(device).expand(len(values), -1, -1), grid, weights)
         if wanted is None:
             results.append(operator(domain, values).cpu().numpy())
         else:
@@ -76,10 +82,8 @@ def _as_points(
     if operator.card.mesh.shape is not None and coords is None:
         # Points first: in two dimensions [samples points 1] has the rank of a grid of one channel.
         if inputs.ndim == 3 and inputs.shape[-1] == channels:
-            side = round(inputs.shape[1] ** (1 / dim))
-            for grid in (operator.card.resolution or (), (side,) * dim):
-                if grid and math.prod(grid) == inputs.shape[1]:
-                    return grid, inputs
+            for grid in _likely_grids(operator, inputs.shape[1]):
+                return grid, inputs
         if inputs.ndim == dim + 1 and channels == 1 and min(inputs.shape[1:]) > 1:
             return inputs.shape[1:], inputs.reshape(len(inputs), -1, 1)
         if inputs.ndim == dim + 2 and inputs.shape[-1] == channels and min(inputs.shape[1:-1]) > 1:
@@ -93,6 +97,21 @@ def _as_points(
     raise ShapeError(
         f"inputs must be {layout} with {channels} channels ({names}), got {list(inputs.shape)}"
     )
+
+
+def _likely_grids(operator: Operator, points: int) -> list[tuple[int, ...]]:
+    """Return the shapes so many points may have: as in training, or equal sides."""
+    dim = operator.card.mesh.dim
+    guesses = (operator.card.resolution or (), (round(points ** (1 / dim)),) * dim)
+    return [grid for grid in guesses if grid and math.prod(grid) == points]
+
+
+def _uniform_grid(operator: Operator, place: Tensor) -> tuple[int, ...] | None:
+    """Recognise a grid in given coordinates, so that it is integrated like one in training."""
+    if operator.card.mesh.kind != "grid":
+        return None
+    fits = [g for g in _likely_grids(operator, place.shape[1]) if is_uniform(Domain(place, g))]
+    return fits[0] if fits else None
 
 
 def _as_coords(

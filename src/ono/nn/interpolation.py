@@ -32,14 +32,14 @@ def interpolate(
     """
     if values.shape[-1] == 0:
         return values.new_zeros(query.batch, query.points, 0)
-    if domain.shape is not None and _is_uniform(domain):
+    if is_uniform(domain):
         return _on_grid(domain, values, query, method)
     return _among_points(domain, values, query, method)
 
 
-def _is_uniform(domain: Domain) -> bool:
-    assert domain.shape is not None
-    if len(domain.shape) != domain.dim or min(domain.shape) < 2:
+def is_uniform(domain: Domain) -> bool:
+    """Say whether the points are the nodes of a uniform grid of the domain's shape."""
+    if domain.shape is None or len(domain.shape) != domain.dim or min(domain.shape) < 2:
         return False
     first, last = domain.coords[:, :1], domain.coords[:, -1:]
     unit = Domain.grid(domain.shape, device=first.device, dtype=first.dtype).coords

@@ -11,72 +11,31 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 import ono
-from ono.data.batches import Batch, epoch_order, load, training_rows
+from ono.data.batches import epoch_order, load, training_rows
 from ono.data.store import Dataset
 from ono.data.task import Views, refuse_bad_rows, views
-from ono.device import choose_device
+from ono.device import choose_device, describe_device
 from ono.errors import CheckpointError, Interrupted, NonFiniteStep, OnoError
 from ono.evaluate.operator import Card, Operator
 from ono.evaluate.score import Score, score
 from ono.files import write_text
 from ono.nn.whitening import failed_factorisations
 from ono.train import checkpoint as checkpoints
+from ono.train.guard import Guard
 from ono.train.recipe import Recipe
 from ono.train.run import RESULT, Run, commit
-from ono.train.schedule import learning_rate
 from ono.train.signals import StopRequest, stop_on_signals
-from ono.train.step import Step, sample_losses
-
-Kind = Literal["start", "step", "epoch", "checkpoint", "warning", "end"]
-
-
-@dataclass(slots=True)
-class State:
-    """Where a run is. Everything here is saved; `position` counts batches within the epoch."""
-
-    step: int = 0
-    epoch: int = 0
-    position: int = 0
-    best: float = math.inf
-    best_epoch: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What listeners hear: progress bars, loggers, plots."""
-
-    kind: Kind
-    state: State
-    steps: int
-    epochs: int
-    details: dict[str, Any] = field(default_factory=dict)
-
-
-Listener = Callable[[Event], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How a run ended: the errors of its best checkpoint, and what they cost."""
-
-    validation: float
-    test: float
-    epoch: int
-    seconds: float
-    path: Path
+from ono.train.state import Event, Kind, Listener, Result, State
+from ono.train.step import Step
 
 
 def fit(recipe: Recipe, path: Path, listeners: Sequence[Listener] = ()) -> Result:
@@ -169,8 +128,8 @@ class _Training:
         self.state = State()
         self.per_epoch = -(-len(self.train) // recipe.train.batch)
         self.steps = self.per_epoch * recipe.train.epochs
-        self.recent: deque[tuple[int, Tensor]] = deque(maxlen=64)
         self.look_every = 1 if device.type == "cpu" else 50
+        self.guard = Guard(parts.train, device, self.look_every)
         self.saved_at = time.monotonic()
         self.newest: tuple[int, Path] | None = None
         self.failed_saves = 0
@@ -201,8 +160,8 @@ class _Training:
         order = epoch_order(recipe.seed, state.epoch, len(self.train))
         rest = order[state.position * recipe.train.batch :]
         for batch in self.train.batches(rest, recipe.train.batch):
-            self.recent.append((state.step, batch.rows))
-            self.step(batch, self.rate())
+            self.guard.remember(state, batch)
+            self.step(batch, recipe.optimiser.rate(state.step, self.steps))
             state.step += 1
             state.position += 1
             if state.step % self.look_every == 0:
@@ -226,7 +185,7 @@ class _Training:
             "epoch": state.epoch,
             "step": state.step,
             "train": self.step.take_mean_loss(),
-            "learning_rate": learning_rate_of(self.recipe, state.step - 1, self.steps),
+            "learning_rate": self.recipe.optimiser.rate(state.step - 1, self.steps),
             "skipped": int(self.step.skipped),
             "failed_factorisations": failed_factorisations(self.step.operator),
         }
@@ -249,9 +208,6 @@ class _Training:
         operator = self.step.evaluated
         operator.calibrate(self.train)
         return score(operator, self.validation)
-
-    def rate(self) -> float:
-        return learning_rate_of(self.recipe, self.state.step, self.steps)
 
     def due(self) -> bool:
         return time.monotonic() - self.saved_at > 60 * self.recipe.train.checkpoint_minutes
@@ -326,30 +282,11 @@ class _Training:
 
     def refuse_non_finite(self) -> None:
         skipped = int(self.step.skipped)
-        if skipped <= self.recipe.train.skips:
-            return
-        step, rows = self.recent[-1]
-        culprits = self.culprits() or [int(row) for row in rows]
-        raise NonFiniteStep(
-            f"the loss or its gradient was not finite in epoch {self.state.epoch + 1}, at or "
-            f"before step {step + 1} ({skipped} skipped, {self.recipe.train.skips} tolerated); "
-            f"dataset rows {culprits[:16]}; no such step was applied; last good checkpoint: "
-            f"{self.last_good()}; lower optimiser.learning_rate, check the data with "
-            f"`ono data check {self.dataset.path}`, or set train.nonfinite=skip:n"
-        )
-
-    @torch.no_grad()
-    def culprits(self) -> list[int]:
-        """Return the recent rows whose own loss is not finite with the present weights."""
-        first = self.parts.train.rows.start
-        bad: list[int] = []
-        operator = self.step.operator
-        for _, rows in list(self.recent)[-self.look_every :]:
-            for row in rows:
-                batch: Batch = self.parts.train.read(np.array([int(row) - first])).to(self.device)
-                if not torch.isfinite(sample_losses(operator, batch)).all():
-                    bad.append(int(row))
-        return bad
+        if skipped > self.recipe.train.skips:
+            raise NonFiniteStep(
+                f"{self.guard.explain(self.step.operator, skipped, self.recipe.train.skips)}; last "
+                f"good checkpoint: {self.last_good()}"
+            )
 
     def last_good(self) -> str:
         try:
@@ -373,7 +310,7 @@ class _Training:
             "epoch": self.state.best_epoch,
             "checkpoint": chosen.name,
             "seconds": self.state.seconds,
-            "device": describe(self.device),
+            "device": describe_device(str(self.device)),
             "peak_memory_bytes": peak,
             "parameters": sum(p.numel() for p in operator.parameters()),
             "recipe_sha256": self.recipe.sha256,
@@ -397,24 +334,3 @@ class _Training:
         event = Event(kind, self.state, self.steps, self.recipe.train.epochs, details)
         for listener in self.listeners:
             listener(event)
-
-
-def learning_rate_of(recipe: Recipe, step: int, steps: int) -> float:
-    """Return the learning rate a recipe gives to a step."""
-    given = recipe.optimiser
-    return learning_rate(
-        step,
-        steps,
-        given.learning_rate,
-        kind=given.schedule,
-        warmup=given.warmup,
-        start_factor=given.start_factor,
-        final_factor=given.final_factor,
-    )
-
-
-def describe(device: torch.device) -> str:
-    """Name a device for people."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"cpu, {torch.get_num_threads()} threads"

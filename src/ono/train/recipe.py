@@ -21,6 +21,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from ono.errors import RecipeError, nearest
 from ono.models.registry import MODELS
+from ono.train.schedule import learning_rate
 
 
 class DataRecipe(BaseModel, frozen=True, extra="forbid"):
@@ -46,6 +47,18 @@ class OptimiserRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fals
     start_factor: float = Field(25.0, ge=1)
     final_factor: float = Field(1e4, ge=1)
     clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient")
+
+    def rate(self, step: int, steps: int) -> float:
+        """Return the learning rate of a step."""
+        return learning_rate(
+            step,
+            steps,
+            self.learning_rate,
+            kind=self.schedule,
+            warmup=self.warmup,
+            start_factor=self.start_factor,
+            final_factor=self.final_factor,
+        )
 
 
 class TrainRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ono.errors import InputError
-from ono.train.loop import Event, Listener
+from ono.train.state import Event, Listener
 
 
 def tensorboard_listener(path: Path) -> Listener:

@@ -1,0 +1,48 @@
+"""Say which samples made a step fail."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import torch
+
+from ono.data.batches import Batch, View
+from ono.evaluate.operator import Operator
+from ono.train.state import State
+from ono.train.step import sample_losses
+
+
+class Guard:
+    """Remember the batches since the device was last asked whether all steps were finite."""
+
+    def __init__(self, view: View, device: torch.device, batches: int) -> None:
+        self.view, self.device = view, device
+        self.recent: deque[tuple[int, int, list[int]]] = deque(maxlen=batches)
+
+    def remember(self, state: State, batch: Batch) -> None:
+        """Note which rows the next step will see."""
+        self.recent.append((state.epoch, state.step, [int(row) for row in batch.rows]))
+
+    def explain(self, operator: Operator, skipped: int, tolerated: int) -> str:
+        """Describe the failed step: when, which rows, and what to do."""
+        epoch, step, rows = self.recent[-1]
+        culprits = self._culprits(operator) or rows
+        return (
+            f"the loss or its gradient was not finite in epoch {epoch + 1}, at or before step "
+            f"{step + 1} ({skipped} skipped, {tolerated} tolerated); dataset rows {culprits[:16]}; "
+            "no such step was applied; lower optimiser.learning_rate, check the data with `ono "
+            f"data check {self.view.dataset.path}`, or set train.nonfinite=skip:n"
+        )
+
+    @torch.no_grad()
+    def _culprits(self, operator: Operator) -> list[int]:
+        """Return the remembered rows whose own loss is not finite with the present weights."""
+        first = self.view.rows.start
+        bad = []
+        for _, _, rows in self.recent:
+            for row in rows:
+                batch = self.view.read(np.array([row - first])).to(self.device)
+                if not torch.isfinite(sample_losses(operator, batch)).all():
+                    bad.append(row)
+        return bad

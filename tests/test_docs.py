@@ -1,0 +1,74 @@
+"""The README and the documentation do what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+SCRIPTS = sysconfig.get_path("scripts")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.M | re.S)
+
+
+PYTHON = [(page.name, i, code) for page in PAGES for i, code in enumerate(blocks(page, "python"))]
+CONSOLE = [page for page in PAGES if blocks(page, "console")]
+
+
+@pytest.mark.parametrize(("page", "number", "code"), PYTHON, ids=[f"{p}-{i}" for p, i, _ in PYTHON])
+def test_snippet_runs(page: str, number: int, code: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{page} snippet {number}:\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", CONSOLE, ids=lambda page: page.name)
+def test_commands_run_in_order(page: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
+    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
+    commands = [shlex.split(line.removeprefix("$ ")) for line in lines if line.startswith("$ ")]
+    assert all(command[0] == "ono" for command in commands)
+    for command in commands:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{shlex.join(command)}:\n{done.stderr}"
+
+
+def test_pages_link_to_files_and_headings_that_exist() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+            name, _, heading = target.partition("#")
+            linked = (page.parent / name) if name else page
+            assert linked.exists(), f"{page.name} links to {target}"
+            if heading:
+                titles = re.findall(r"^#+ (.+)$", linked.read_text(), re.M)
+                anchors = {re.sub(r"[^\w\- ]", "", t.lower()).replace(" ", "-") for t in titles}
+                assert heading in anchors, f"{page.name} links to {target}"
+
+
+def test_the_two_commands_stand_at_the_top_of_the_readme() -> None:
+    assert re.search(r"^# ono\n\n```\nmake demo .*\nmake test ", (ROOT / "README.md").read_text())
+
+
+def test_readme_example_is_short() -> None:
+    (example,) = blocks(ROOT / "README.md", "python")
+    assert len(example.strip().splitlines()) <= 13
+
+
+def test_promises_name_tests_that_exist() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    named = re.findall(r"`(tests/[\w/.]*)`", page)
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
