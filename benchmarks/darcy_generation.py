@@ -1,19 +1,23 @@
-"""Time the draw and the solve of Darcy samples, without storing them.
+"""Time the draw and the solve of Darcy samples, and making a dataset of them on disk.
 
-OMP_NUM_THREADS=2 python benchmarks/darcy_generation.py --samples 1200 --nodes 85
-python benchmarks/darcy_generation.py --samples 1200 --nodes 421 --device cuda
+OMP_NUM_THREADS=2 python benchmarks/darcy_generation.py --samples 1200 --nodes 85 --store quick
+python benchmarks/darcy_generation.py --samples 1200 --nodes 421 --device cuda --store full
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from ono.data.benchmarks import benchmark
+from ono.data.generate import make
 from ono.physics import darcy
 
 
@@ -25,6 +29,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="that draw")
+    parser.add_argument("--store", help="also make the dataset of this size on disk")
     args = parser.parse_args()
     device = torch.device(args.device)
 
@@ -53,6 +58,17 @@ def main() -> None:
     print(f"solve {solve_time:7.2f} s  {1e3 * solve_time / args.samples:8.3f} ms per sample")
     print(f"iterations {min(iterations)} to {max(iterations)}, mean {np.mean(iterations):.1f}")
     print(f"largest residual {worst:.1e}, not converged {failed}")
+    if args.store is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.perf_counter()
+            make(
+                benchmark("darcy"),
+                Path(folder) / "darcy",
+                size=args.store,
+                samples=args.samples,
+                device=args.device,
+            )
+            print(f"drawn, solved, stored and hashed in {time.perf_counter() - began:.2f} s")
 
 
 if __name__ == "__main__":
