@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test slow lint format clean
+.PHONY: demo test lint format clean
 
 demo: $(READY)
 	@rm -rf demo; start=$$(date +%s); set -e; \
@@ -15,9 +15,6 @@ demo: $(READY)
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
-
-slow: $(READY)
-	$(BIN)/python -m pytest -m "slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .

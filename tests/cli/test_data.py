@@ -126,6 +126,6 @@ def test_show_draws_and_describes(tmp_path: Path) -> None:
         app, ["show", str(tmp_path / "d"), "--out", str(picture)], env={"COLUMNS": "120"}
     )
     assert result.exit_code == 0, result.exception
-    for text in ("force [N]", "pressure [Pa]", "train 4", "grid (4, 4)", "[a note]"):
+    for text in ("force [N]", "pressure [Pa]", "train 4", "grid 4 x 4", "[a note]"):
         assert text in result.output
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -28,6 +28,7 @@ def evaluate(
     from rich.table import Table
 
     from ono.cli.arrays import read_array
+    from ono.cli.progress import working
     from ono.evaluate.predict import scattered_points
     from ono.train.evaluations import Evaluator
 
@@ -36,11 +37,16 @@ def evaluate(
     wanted: list[int | None] = list(resolution or [])
     if not wanted and points is None and scattered is None:
         wanted = [None]
-    rows = [evaluator.on_grid(nodes) for nodes in wanted]
-    if points is not None:
-        rows.append(evaluator.at_points(points))
+    rows = []
+    for nodes in wanted:
+        with working(f"evaluating at {nodes or 'the training'} resolution"):
+            rows.append(evaluator.on_grid(nodes))
+    clouds = [] if points is None else [points]
     if scattered is not None:
-        rows.append(evaluator.at_points(scattered_points(evaluator.operator, scattered).numpy()))
+        clouds.append(scattered_points(evaluator.operator, scattered).numpy())
+    for cloud in clouds:
+        with working(f"evaluating at {len(cloud)} points"):
+            rows.append(evaluator.at_points(cloud))
     table = Table("where", "points", "mean", "median", "worst", "seconds", title=f"{split} error")
     for row in rows:
         where = "scattered queries" if row.kind == "query" else "point cloud"

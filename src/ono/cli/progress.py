@@ -36,6 +36,18 @@ def counting(label: str) -> Iterator[Callable[[int, int], None]]:
 
 
 @contextlib.contextmanager
+def working(label: str) -> Iterator[None]:
+    """Show a spinner while something without steps is done."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(label):
+        yield
+
+
+@contextlib.contextmanager
 def training() -> Iterator[Listener]:
     """Yield a listener that shows epochs, errors and the time that is left."""
     if not sys.stderr.isatty():
@@ -84,8 +96,9 @@ def _errors(event: Event) -> str:
     text = f"train {event.details['train']:.4f}"
     if "validation" in event.details:
         text += f"  validation {event.details['validation']:.4f}  best {event.state.best:.4f}"
-    if event.details["skipped"]:
-        text += f"  skipped {event.details['skipped']}"
+    for trouble in ("skipped", "failed_factorisations"):
+        if event.details[trouble]:
+            text += f"  {trouble.replace('_', ' ')} {event.details[trouble]}"
     return text
 
 

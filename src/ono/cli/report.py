@@ -16,11 +16,12 @@ def report(
     ] = None,
 ) -> None:
     """Write a self-contained report with curves, pictures and eigenfunctions."""
-    from ono.cli.progress import duration
+    from ono.cli.progress import duration, working
     from ono.report.html import write_report
     from ono.train.run import Run
 
-    path = write_report(run, out, layer=layer)
+    with working("drawing"):
+        path = write_report(run, out, layer=layer)
     result = Run(run).result()
     if result is not None:
         typer.echo(

@@ -148,9 +148,11 @@ class Dataset:
     def summary(self) -> dict[str, str]:
         """Return what a reader wants to know first, as text."""
         info, source = self.info, self.info.provenance
-        shape = info.mesh.shape or ("ragged" if self.offsets is not None else self.coords.shape[-2])
+        points = "ragged" if self.offsets is not None else f"{self.coords.shape[-2]} points"
+        owner = "shared by all samples" if info.mesh.shared else "one per sample"
+        size = " x ".join(map(str, info.mesh.shape)) if info.mesh.shape else points
         return {
-            "mesh": f"{info.mesh.kind} {shape}, {'one' if info.mesh.shared else 'one per sample'}",
+            "mesh": f"{info.mesh.kind} {size}, {owner}",
             "inputs": ", ".join(f"{channel.name} [{channel.unit}]" for channel in info.inputs),
             "outputs": ", ".join(f"{channel.name} [{channel.unit}]" for channel in info.outputs),
             "splits": ", ".join(f"{k} {stop - start}" for k, (start, stop) in info.splits.items()),

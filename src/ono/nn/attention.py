@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -20,7 +20,9 @@ from ono.errors import RecipeError, UnsupportedDomain
 from ono.nn.heads import same_head
 from ono.nn.measure import Measure, along_points, at_least_float32
 
-Summary = tuple[Tensor, ...]
+Points: TypeAlias = Float[Tensor, "batch points width"]
+Queries: TypeAlias = Float[Tensor, "batch queries width"]
+Summary: TypeAlias = tuple[Tensor, ...]
 """What the source points tell: tensors, the first axis of each is the batch."""
 
 
@@ -44,39 +46,25 @@ class Attention(nn.Module, ABC):
         self.register_buffer("own_channels", same_head(heads, width, width), persistent=False)
 
     @abstractmethod
-    def summary(
-        self,
-        q: Float[Tensor, "batch points width"],
-        k: Float[Tensor, "batch points width"],
-        v: Float[Tensor, "batch points width"],
-        measure: Measure,
-    ) -> Summary:
+    def summary(self, q: Points, k: Points, v: Points, measure: Measure) -> Summary:
         """Condense the source points."""
 
     @abstractmethod
-    def mix(
-        self, q: Float[Tensor, "batch queries width"], summary: Summary
-    ) -> Float[Tensor, "batch queries width"]:
+    def mix(self, q: Queries, summary: Summary) -> Queries:
         """Read the summary at the queries."""
 
-    def forward(
-        self, x: Float[Tensor, "batch points width"], measure: Measure
-    ) -> tuple[Float[Tensor, "batch points width"], Summary]:
+    def forward(self, x: Points, measure: Measure) -> tuple[Points, Summary]:
         """Return the attention of the points to each other, and their summary."""
         q, k, v = self.qkv(x).chunk(3, -1)
         summary = self.summary(q, k, v, measure)
         return self.out(self.mix(q, summary)), summary
 
-    def read(
-        self, x: Float[Tensor, "batch queries width"], summary: Summary
-    ) -> Float[Tensor, "batch queries width"]:
+    def read(self, x: Queries, summary: Summary) -> Queries:
         """Return the attention of other points to the summarised ones."""
         attended: Tensor = self.out(self.mix(F.linear(x, self.qkv.weight[: x.shape[-1]]), summary))
         return attended
 
-    def split(
-        self, x: Float[Tensor, "batch points width"]
-    ) -> Float[Tensor, "batch points heads share"]:
+    def split(self, x: Points) -> Float[Tensor, "batch points heads share"]:
         """Show the channels of each head on an axis of their own."""
         heads: Tensor = x.unflatten(-1, (self.heads, -1))
         return heads
@@ -85,13 +73,7 @@ class Attention(nn.Module, ABC):
 class EfficientAttention(Attention):
     """The released "linear" attention: softmax of q over channels, of k over points."""
 
-    def summary(
-        self,
-        q: Float[Tensor, "batch points width"],
-        k: Float[Tensor, "batch points width"],
-        v: Float[Tensor, "batch points width"],
-        measure: Measure,
-    ) -> Summary:
+    def summary(self, q: Points, k: Points, v: Points, measure: Measure) -> Summary:
         """Return the average of v under each channel of k, within heads."""
         k = at_least_float32(k)
         if measure.weights is not None:
@@ -102,9 +84,7 @@ class EfficientAttention(Attention):
         total = share.sum(-2)[..., None]
         return ((share.to(v.dtype).mT @ v) / total * self.own_channels,)
 
-    def mix(
-        self, q: Float[Tensor, "batch queries width"], summary: Summary
-    ) -> Float[Tensor, "batch queries width"]:
+    def mix(self, q: Queries, summary: Summary) -> Queries:
         """Return softmax(q) · context / sqrt(share)."""
         shared = self.split(q)
         context = summary[0] / math.sqrt(shared.shape[-1])
@@ -114,13 +94,7 @@ class EfficientAttention(Attention):
 class LinearAttention(Attention):
     """Kernel attention of Katharopoulos et al.: φ(q) Σφ(k)vᵀ / φ(q) Σφ(k), φ = elu + 1."""
 
-    def summary(
-        self,
-        q: Float[Tensor, "batch points width"],
-        k: Float[Tensor, "batch points width"],
-        v: Float[Tensor, "batch points width"],
-        measure: Measure,
-    ) -> Summary:
+    def summary(self, q: Points, k: Points, v: Points, measure: Measure) -> Summary:
         """Return Σφ(k)vᵀ and Σφ(k), within heads."""
         phi = F.elu(k) + 1
         return (
@@ -128,9 +102,7 @@ class LinearAttention(Attention):
             measure.inner(phi, torch.ones_like(v[..., :1])) * self.own_channels,
         )
 
-    def mix(
-        self, q: Float[Tensor, "batch queries width"], summary: Summary
-    ) -> Float[Tensor, "batch queries width"]:
+    def mix(self, q: Queries, summary: Summary) -> Queries:
         """Return the φ-weighted average of v."""
         phi = F.elu(q) + 1
         context, normaliser = (part.to(phi.dtype) for part in summary)
@@ -145,20 +117,12 @@ class GalerkinAttention(Attention):
         self.norm_k = nn.LayerNorm(width // heads)
         self.norm_v = nn.LayerNorm(width // heads)
 
-    def summary(
-        self,
-        q: Float[Tensor, "batch points width"],
-        k: Float[Tensor, "batch points width"],
-        v: Float[Tensor, "batch points width"],
-        measure: Measure,
-    ) -> Summary:
+    def summary(self, q: Points, k: Points, v: Points, measure: Measure) -> Summary:
         """Return the inner products of the columns of k and v, within heads."""
         k, v = self.norm_k(self.split(k)).flatten(-2), self.norm_v(self.split(v)).flatten(-2)
         return (measure.inner(k, v) * self.own_channels,)
 
-    def mix(
-        self, q: Float[Tensor, "batch queries width"], summary: Summary
-    ) -> Float[Tensor, "batch queries width"]:
+    def mix(self, q: Queries, summary: Summary) -> Queries:
         """Return q · context."""
         return q @ summary[0].to(q.dtype)
 
@@ -166,22 +130,14 @@ class GalerkinAttention(Attention):
 class SoftmaxAttention(Attention):
     """Full attention: every point looks at every other. Quadratic in the points."""
 
-    def summary(
-        self,
-        q: Float[Tensor, "batch points width"],
-        k: Float[Tensor, "batch points width"],
-        v: Float[Tensor, "batch points width"],
-        measure: Measure,
-    ) -> Summary:
+    def summary(self, q: Points, k: Points, v: Points, measure: Measure) -> Summary:
         """Return keys, values and, where points differ in weight, the logarithm of it."""
         k, v = (self.split(x).transpose(1, 2) for x in (k, v))
         if measure.weights is None:
             return k, v
         return k, v, measure.weights[:, None, None].log().to(k.dtype)
 
-    def mix(
-        self, q: Float[Tensor, "batch queries width"], summary: Summary
-    ) -> Float[Tensor, "batch queries width"]:
+    def mix(self, q: Queries, summary: Summary) -> Queries:
         """Return softmax(q kᵀ / sqrt(share) + log w) v."""
         k, v, *bias = summary
         q = self.split(q).transpose(1, 2)
@@ -215,13 +171,7 @@ class NystromAttention(Attention):
             else None
         )
 
-    def summary(
-        self,
-        q: Float[Tensor, "batch points width"],
-        k: Float[Tensor, "batch points width"],
-        v: Float[Tensor, "batch points width"],
-        measure: Measure,
-    ) -> Summary:
+    def summary(self, q: Points, k: Points, v: Points, measure: Measure) -> Summary:
         """Return k̃, pinv(softmax(q̃ k̃ᵀ)) softmax(q̃ kᵀ) v and what hides unused landmarks."""
         q, k, v = (self.split(x).transpose(1, 2) for x in (q, k, v))
         q_mark, k_mark, used = self._landmarks(q, k, measure)
@@ -245,9 +195,7 @@ class NystromAttention(Attention):
             summary = (k_mark, told * used[:, None, :, None], hidden[:, None, None])
         return summary if self.convolution is None else (*summary, v)
 
-    def mix(
-        self, q: Float[Tensor, "batch queries width"], summary: Summary
-    ) -> Float[Tensor, "batch queries width"]:
+    def mix(self, q: Queries, summary: Summary) -> Queries:
         """Return softmax(q k̃ᵀ) · told."""
         k_mark, told, *rest = summary
         q = self.split(q).transpose(1, 2)
@@ -257,9 +205,7 @@ class NystromAttention(Attention):
             mixed = mixed + self.convolution(v)
         return mixed.transpose(1, 2).flatten(2)
 
-    def read(
-        self, x: Float[Tensor, "batch queries width"], summary: Summary
-    ) -> Float[Tensor, "batch queries width"]:
+    def read(self, x: Queries, summary: Summary) -> Queries:
         """Return the attention of other points, unless the index convolution ties it to these."""
         if self.convolution is not None:
             raise UnsupportedDomain(
