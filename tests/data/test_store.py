@@ -248,7 +248,7 @@ def test_offsets_must_cut_the_points(tmp_path: Path, offsets: list[int]) -> None
         {"splits": {"train": (0, 3), "test": (3, 3)}},
         {"splits": {"training": (0, 3)}},
         {"samples": 0, "splits": {}},
-        {"inputs": ()},
+        {"outputs": ()},
         {"outputs": (Channel(name="u"), Channel(name="u"))},
         {"report": Report(converged=[True], residual=[0.0], iterations=[1], attempt=[0])},
     ],
@@ -279,3 +279,29 @@ def test_a_file_in_the_way_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot write to .*file"):
         write_dataset(tmp_path / "file" / "d", describe(), arrays())
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_geometry_alone_may_decide_the_output(tmp_path: Path) -> None:
+    """Inputs without channels are stored, opened and read like any others."""
+    rng = np.random.default_rng(0)
+    coords = rng.random((6, 9, 2), np.float32)
+    info = Info(
+        name="geometry",
+        task="steady",
+        mesh=Mesh(kind="cloud", dim=2, shared=False),
+        outputs=(Channel(name="stress"),),
+        samples=6,
+        splits={"train": (0, 4), "validation": (4, 5), "test": (5, 6)},
+        provenance=Provenance(maker="test"),
+    )
+    arrays: dict[ArrayName, Array] = {
+        "coords": coords,
+        "inputs": np.zeros((6, 9, 0), np.float32),
+        "outputs": coords[..., :1],
+        "draws": rng.random((6, 3)),
+    }
+    dataset = write_dataset(tmp_path / "d", info, arrays)
+    dataset.verify()
+    assert dataset.inputs.shape == (6, 9, 0)
+    np.testing.assert_array_equal(dataset.arrays["draws"], arrays["draws"])
+    assert not dataset.inputs.flags.writeable

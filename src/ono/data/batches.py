@@ -34,7 +34,7 @@ class Batch:
 
     domain: Domain
     values: Float[Tensor, "batch points channels"]
-    target: Float[Tensor, "batch ... channels"]
+    target: Float[Tensor, "batch ... out"]
     rows: Int[Tensor, " batch"]
 
     def to(self, device: torch.device | str) -> Batch:
@@ -120,9 +120,9 @@ class View:
             return trapezoidal(self.shape).expand(len(rows), -1)
         if weights is None or self.stride > 1:
             return None
-        if weights.ndim == 1:
-            return _tensor(weights).expand(len(rows), -1)
-        return _tensor(weights[rows])
+        picked = _tensor(weights if weights.ndim == 1 else weights[rows])
+        picked = picked / picked.sum(-1, keepdim=True)
+        return picked.expand(len(rows), -1)
 
     def _subsample(self, array: Array, rows: Array) -> Tensor:
         picked = array[rows]
@@ -147,6 +147,8 @@ class View:
 
         mask = padded(np.ones((len(data.coords), 1), np.float32))[..., 0] > 0
         weights = None if data.weights is None else padded(data.weights[:, None])[..., 0]
+        if weights is not None:
+            weights = weights / weights.sum(-1, keepdim=True)
         values = padded(data.inputs)
         if data.params is not None:
             params = _tensor(data.params[rows])[:, None].expand(-1, longest, -1)

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from ono.data.info import Array, ArrayName, Info, Report, Scalar
 from ono.data.plan import Plan
 from ono.data.row_files import ChunkFiles
-from ono.data.store import REQUEST_FILE, save_array, write_info
+from ono.data.store import REQUEST_FILE, open_array, save_array, write_info
 from ono.errors import DataError, Interrupted, OnoError
 from ono.files import sync_file, write_text
 
@@ -159,7 +159,7 @@ class Filling:
     def _read_progress(self) -> Array:
         for name in (PROGRESS_FILE, *(f"{n}.npy" for n in (*self.plan.fixed, *self.plan.filled))):
             try:
-                np.load(self.out / name, mmap_mode="r", allow_pickle=False)
+                open_array(self.out / name)
             except (ValueError, EOFError, FileNotFoundError):
                 raise self._damaged(name) from None
         state: Array = np.load(self.out / PROGRESS_FILE, allow_pickle=False)

@@ -3,12 +3,14 @@
 Arrays are little-endian. With the same number of points in every sample:
 
     coords [points dim] if the mesh is shared, else [samples points dim]
-    inputs [samples points channels]        params [samples channels]
+    inputs [samples points channels]        params [samples channels], known to the model
+    draws [samples numbers], what a maker drew and the model does not see
     outputs [samples points channels], or [samples time points channels] with times [time]
     weights [points] or [samples points]
 
-A ragged cloud has `offsets` [samples+1]; the points of all samples then lie end to end in coords,
-inputs, weights [total ...] and outputs [total channels] or [total time channels].
+Where the geometry alone decides the output, `inputs` has no channels. A ragged cloud has `offsets`
+[samples+1]; the points of all samples then lie end to end in coords, inputs, weights [total ...]
+and outputs [total channels] or [total time channels].
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pydantic import BaseModel, Field, model_validator
 FORMAT = 1
 
 Array: TypeAlias = NDArray[Any]
-ArrayName = Literal["coords", "inputs", "outputs", "params", "times", "weights", "offsets"]
+ArrayName = Literal["coords", "inputs", "outputs", "params", "draws", "times", "weights", "offsets"]
 Split = Literal["train", "validation", "test"]
 Task = Literal["steady", "rollout", "timed"]
 Scalar = bool | int | float | str
@@ -100,7 +102,7 @@ class Info(BaseModel, frozen=True, extra="forbid"):
     name: str
     task: Task
     mesh: Mesh
-    inputs: tuple[Channel, ...] = Field(min_length=1)
+    inputs: tuple[Channel, ...] = ()
     outputs: tuple[Channel, ...] = Field(min_length=1)
     params: tuple[Channel, ...] = ()
     samples: int = Field(ge=1)
@@ -132,7 +134,7 @@ def layout_problems(info: Info, arrays: Mapping[ArrayName, Array]) -> list[str]:
     """Say where arrays disagree with `info` or with each other; nothing when they fit."""
     wanted = {"coords", "inputs", "outputs"} | ({"params"} if info.params else set())
     wanted |= set() if info.task == "steady" else {"times"}
-    allowed = wanted | {"weights"}
+    allowed = wanted | {"weights", "draws"}
     if info.mesh.kind == "cloud" and not info.mesh.shared:
         allowed |= {"offsets"}
     problems = [f"{name} is missing" for name in sorted(wanted - set(arrays))]
@@ -172,6 +174,7 @@ def _expected_shapes(
         "inputs": ((*each, len(info.inputs)),),
         "outputs": (outputs,),
         "params": ((n, len(info.params)),),
+        "draws": ((n, *arrays["draws"].shape[1:2]),) if "draws" in arrays else (),
         "times": (time or (1,),),
         "weights": (each[1:], each) if info.mesh.shared else (each,),
         "offsets": ((n + 1,),),

@@ -210,13 +210,21 @@ def write_info(path: Path, info: Info, names: Iterable[ArrayName]) -> None:
         hashes = list(pool.map(sha256, paths.values()))
     files = {}
     for (name, file), digest in zip(paths.items(), hashes, strict=True):
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
+        array = open_array(file)
         files[name] = FileInfo(
             sha256=digest, bytes=file.stat().st_size, shape=array.shape, dtype=array.dtype.str
         )
     done = info.model_copy(update={"files": files}).model_dump(mode="json")
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in done.items()]
     write_text(path / INFO_FILE, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def open_array(file: Path) -> Array:
+    """Map an array read-only; a file that is only a header, which cannot be mapped, is read."""
+    empty = file.stat().st_size <= 128
+    array: Array = np.load(file, mmap_mode=None if empty else "r", allow_pickle=False)
+    array.flags.writeable = False
+    return array
 
 
 @contextlib.contextmanager
@@ -277,7 +285,7 @@ def _map(path: Path, name: ArrayName, expected: FileInfo) -> Array:
                 f"{file} has {size} bytes, {INFO_FILE} says {expected.bytes}: "
                 "damaged or incomplete; make the dataset again or restore the file"
             )
-        array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
+        array = open_array(file)
     except FileNotFoundError:
         raise DataError(f"{file} is missing; make the dataset again or restore it") from None
     except (OSError, ValueError) as error:

@@ -94,7 +94,7 @@ class Operator(nn.Module):
         *,
         query: Domain | None = None,
         time: Tensor | None = None,
-    ) -> Float[Tensor, "batch ... channels"]:
+    ) -> Float[Tensor, "batch ... out"]:
         """Return the output function in physical units."""
         place = self.normaliser.place
         output = self.model(
@@ -113,7 +113,7 @@ class Operator(nn.Module):
         query: Domain,
         *,
         chunk: int = 1 << 16,
-    ) -> Float[Tensor, "batch queries channels"]:
+    ) -> Float[Tensor, "batch queries out"]:
         """Evaluate at any number of query points with memory for `chunk` of them.
 
         The inputs are encoded once. Queries do not influence each other, so the chunks change
