@@ -11,7 +11,8 @@ import pytest
 import tiny
 import torch
 
-from ono.data.info import Array
+from ono.data.info import Array, ArrayName, Channel, Info, Mesh, Provenance
+from ono.data.store import write_dataset
 from ono.domain import Domain
 from ono.errors import CheckpointError, ShapeError
 from ono.evaluate.metrics import relative_l2
@@ -276,3 +277,30 @@ def test_predicting_the_test_rows_gives_the_reported_error(tmp_path: Path) -> No
     fields = predict(Operator.load(result.path), inputs).values.reshape(len(rows), -1, 1)
     errors = relative_l2(torch.from_numpy(fields), torch.from_numpy(np.array(data.outputs[rows])))
     assert float(errors.mean()) == pytest.approx(result.test, rel=1e-5)
+
+
+def test_geometry_alone_needs_no_inputs(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    coords = rng.random((12, 30, 2), np.float32)
+    info = Info(
+        name="geometry",
+        task="steady",
+        mesh=Mesh(kind="cloud", dim=2, shared=False),
+        outputs=(Channel(name="stress"),),
+        samples=12,
+        splits={"train": (0, 8), "validation": (8, 10), "test": (10, 12)},
+        provenance=Provenance(maker="test"),
+    )
+    arrays: dict[ArrayName, Array] = {
+        "coords": coords,
+        "inputs": np.zeros((12, 30, 0), np.float32),
+        "outputs": np.sin(3 * coords[..., :1]) + coords.mean((1, 2), keepdims=True),
+    }
+    write_dataset(tmp_path / "data", info, arrays)
+    result = fit(tiny.recipe(tmp_path / "data", epochs=2), tmp_path / "run")
+    operator = Operator.load(result.path)
+    fields = predict(operator, coords=coords[10:]).values
+    errors = relative_l2(torch.from_numpy(fields), torch.from_numpy(arrays["outputs"][10:]))
+    assert float(errors.mean()) == pytest.approx(result.test, rel=1e-5)
+    with pytest.raises(ShapeError, match="needs coords"):
+        predict(operator)

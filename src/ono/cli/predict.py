@@ -13,8 +13,8 @@ def predict(
     run: Annotated[
         Path, typer.Argument(help="A run, checkpoint or operator directory.", metavar="RUN")
     ],
-    inputs: Annotated[Path, typer.Option(help="Input values, a .npy file.")],
     out: Annotated[Path, typer.Option(help="Where to write the prediction, a .npy file.")],
+    inputs: Annotated[Path | None, typer.Option(help="Input values, a .npy file.")] = None,
     coords: Annotated[Path | None, typer.Option(help="Points of the inputs, a .npy file.")] = None,
     query: Annotated[
         Path | None, typer.Option(help="Points to predict at, a .npy of [points dim].")
@@ -32,7 +32,7 @@ def predict(
     from ono.evaluate.predict import predict as evaluate
     from ono.files import replacing
 
-    values = read_array(inputs)
+    values = None if inputs is None else read_array(inputs)
     places = None if coords is None else read_array(coords)
     points = None if query is None else read_array(query)
     operator = Operator.load(run, choose_device(device))

@@ -90,7 +90,7 @@ class _Sums:
     def add(self, x: Tensor, mask: Tensor | None) -> None:
         if mask is not None:
             x = (x.transpose(1, 2) if x.ndim == 4 else x)[mask]
-        wide = x.reshape(-1, x.shape[-1]).double()
+        wide = x.flatten(0, -2).double()
         if self.count == 0:
             self.shift = wide.mean(0)
         wide = wide - self.shift

@@ -27,7 +27,7 @@ class Prediction:
 @torch.no_grad()
 def predict(
     operator: Operator,
-    inputs: Array,
+    inputs: Array | None = None,
     *,
     coords: Array | None = None,
     query: Array | None = None,
@@ -37,9 +37,12 @@ def predict(
     """Evaluate an operator on arrays and return an array of the same layout.
 
     `inputs` is [samples points channels], or on a grid [samples nx ny ... (channels)]; without
-    `coords` ([points dim] or [samples points dim]) a grid fills the box of the training data.
+    `coords` ([points dim] or [samples points dim]) a grid fills the box of the training data. An
+    operator whose output depends on the geometry alone needs no inputs.
     `query` [queries dim] asks for the output elsewhere: [samples queries channels].
     """
+    if inputs is None:
+        inputs = _no_inputs(operator, coords)
     grid, flat = _as_points(operator, inputs, coords)
     place = _as_coords(operator, coords, grid, flat)
     if grid is None:
@@ -71,13 +74,23 @@ def predict(
     return Prediction(values_out, _outside(operator, wanted))
 
 
+def _no_inputs(operator: Operator, coords: Array | None) -> Array:
+    """Return inputs without channels for each sample of the coordinates."""
+    names = ", ".join(channel.name for channel in operator.card.inputs)
+    if names or coords is None or coords.ndim not in (2, 3):
+        wanted = f"inputs ({names})" if names else "coords as [samples points dim]"
+        raise ShapeError(f"this operator needs {wanted}")
+    samples = coords.shape[0] if coords.ndim == 3 else 1
+    return np.zeros((samples, coords.shape[-2], 0), np.float32)
+
+
 def _as_points(
     operator: Operator, inputs: Array, coords: Array | None
 ) -> tuple[tuple[int, ...] | None, Array]:
     dim, channels = operator.card.mesh.dim, len(operator.card.inputs)
     if inputs.dtype.kind not in "fiub":
         raise ShapeError(f"inputs must be numbers, got {inputs.dtype}")
-    if inputs.size == 0:
+    if inputs.size == 0 and (channels > 0 or 0 in inputs.shape[:-1]):
         raise ShapeError(f"inputs are empty, got {list(inputs.shape)}")
     if operator.card.mesh.shape is not None and coords is None:
         # Points first: in two dimensions [samples points 1] has the rank of a grid of one channel.
