@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from ono.data.info import Array, ArrayName, Info
+from ono.data.info import Array, ArrayName, Info, Split
+
+Splits = dict[Split, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)

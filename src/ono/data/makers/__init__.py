@@ -1,0 +1,1 @@
+"""From a PDE to a dataset: one benchmark per file."""
