@@ -13,6 +13,7 @@ from ono.data.benchmarks import BENCHMARKS, benchmark, split_rows
 from ono.data.check import check
 from ono.data.generate import make
 from ono.data.info import Split
+from ono.data.task import resolutions
 from ono.errors import InputError
 
 counts = st.fixed_dictionaries(
@@ -79,3 +80,42 @@ def test_darcy_is_made_and_sound(tmp_path: Path) -> None:
     one = make(BENCHMARKS["darcy"], tmp_path / "b", size="quick", samples=8, batch=8)
     assert one.info.files["inputs"].sha256 == dataset.info.files["inputs"].sha256
     np.testing.assert_allclose(one.outputs, dataset.outputs, rtol=1e-5, atol=1e-9)
+
+
+def test_elasticity_is_made_and_sound(tmp_path: Path) -> None:
+    dataset = make(BENCHMARKS["elasticity"], tmp_path / "a", size="quick", samples=6, batch=4)
+    assert [finding for finding in check(dataset) if finding.severity == "fatal"] == []
+    assert dataset.info.report is not None
+    assert max(dataset.info.report.residual) <= 1e-9
+    assert dataset.coords.shape == (6, 972, 2)
+    assert dataset.inputs.shape == (6, 972, 0)
+    assert (dataset.outputs > 0).all()
+    assert dataset.arrays["draws"].shape == (6, 10)
+    distance = np.linalg.norm(dataset.coords - 0.5, axis=-1)
+    assert distance.min() > 0.2  # outside every void
+    one = make(BENCHMARKS["elasticity"], tmp_path / "b", size="quick", samples=6, batch=1)
+    assert one.info.files["draws"].sha256 == dataset.info.files["draws"].sha256
+    np.testing.assert_allclose(one.outputs, dataset.outputs, rtol=1e-5)
+
+
+def test_ns2d_is_made_and_sound(tmp_path: Path) -> None:
+    dataset = make(BENCHMARKS["ns2d"], tmp_path / "a", size="quick", samples=4, batch=3)
+    assert check(dataset) == []
+    assert dataset.info.mesh.periodic
+    assert resolutions(dataset)[32] == 2
+    assert dataset.outputs.shape == (4, 20, 4096, 1)
+    assert dataset.times is not None
+    np.testing.assert_array_equal(dataset.times, np.arange(1, 21))
+    means = np.abs(dataset.outputs).mean((0, 2, 3))
+    assert 0.15 < means[0] < 0.3  # 0.225 over many samples
+    assert 1.2 < means[-1] < 1.9  # 1.56
+    assert np.abs(np.asarray(dataset.outputs, np.float64).mean(2)).max() < 1e-5
+
+
+def test_full_ns2d_is_solved_finely_and_stored_coarsely() -> None:
+    plan = BENCHMARKS["ns2d"].plan("full", None, 0)
+    assert plan.info.mesh.shape == (64, 64)
+    drawn = plan.draw(0, 0)
+    assert drawn["vorticity"].shape == (256, 256)
+    np.testing.assert_array_equal(drawn["inputs"][:, 0], drawn["vorticity"][::4, ::4].ravel())
+    np.testing.assert_allclose(plan.fixed["coords"][1], [0, 1 / 64])

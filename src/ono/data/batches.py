@@ -115,8 +115,9 @@ class View:
     def _weights(self, rows: Array) -> Tensor | None:
         """Return quadrature weights: those of the dataset, or the trapezoidal rule of a grid."""
         weights = self.dataset.weights
-        if self.dataset.info.mesh.kind == "grid" and (weights is None or self.stride > 1):
-            assert self.shape is not None
+        mesh = self.dataset.info.mesh
+        bounded = mesh.kind == "grid" and not mesh.periodic
+        if bounded and self.shape is not None and (weights is None or self.stride > 1):
             return trapezoidal(self.shape).expand(len(rows), -1)
         if weights is None or self.stride > 1:
             return None

@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 from ono.data.info import Provenance, Split, Task
 from ono.data.makers.darcy import plan_darcy
+from ono.data.makers.elasticity import plan_elasticity
+from ono.data.makers.navier_stokes import plan_navier_stokes
 from ono.data.plan import Plan, Splits
 from ono.errors import InputError, nearest
 
@@ -104,5 +106,41 @@ BENCHMARKS: dict[str, Benchmark] = {
             ),
         },
         planner=plan_darcy,
+    ),
+    "ns2d": Benchmark(
+        name="ns2d",
+        title="turbulent flow on the torus, viscosity 1e-5: vorticity at 20 times",
+        task="rollout",
+        sizes={
+            "quick": Size(
+                {"train": 160, "validation": 20, "test": 20},
+                "coarser problem: solved on 64x64, not subsampled from 256x256",
+                {"nodes": 64, "stride": 1},
+            ),
+            "full": Size(
+                {"train": 1000, "validation": 100, "test": 200},
+                "as published: solved on 256x256, stored on 64x64",
+                {"nodes": 256, "stride": 4},
+            ),
+        },
+        planner=plan_navier_stokes,
+    ),
+    "elasticity": Benchmark(
+        name="elasticity",
+        title="a stretched rubber cell with a void: geometry -> stress at 972 points",
+        task="steady",
+        sizes={
+            "quick": Size(
+                {"train": 160, "validation": 20, "test": 20},
+                "the full problem with fewer samples",
+                {},
+            ),
+            "full": Size(
+                {"train": 1000, "validation": 200, "test": 200},
+                "972 Gauss points of 36x3 elements, stress from a solve on 36x26",
+                {},
+            ),
+        },
+        planner=plan_elasticity,
     ),
 }

@@ -46,13 +46,15 @@ class Channel(BaseModel, frozen=True, extra="forbid"):
 class Mesh(BaseModel, frozen=True, extra="forbid"):
     """Where values live: uniform grid, curvilinear structured mesh, or scattered cloud.
 
-    `shape` is the logical shape, first axis slowest; `shared` means one mesh for all samples.
+    `shape` is the logical shape, first axis slowest; `shared` means one mesh for all samples; on a
+    `periodic` grid the last node is followed by the first.
     """
 
     kind: Literal["grid", "structured", "cloud"]
     dim: int = Field(ge=1)
     shape: tuple[int, ...] | None = None
     shared: bool
+    periodic: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Mesh:

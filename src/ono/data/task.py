@@ -43,14 +43,19 @@ def views(
 def resolutions(dataset: Dataset) -> dict[int, int]:
     """Return the resolutions a grid can be subsampled to, with their strides.
 
-    Both ends of every axis stay in: 85 nodes give 85, 43, 29, 22, 15 ...
+    Both ends of every axis stay in: 85 nodes give 85, 43, 29, 22, 15 ... A periodic grid has no
+    ends: 64 nodes give 64, 32, 16 ...
     """
-    shape = dataset.info.mesh.shape
-    if shape is None:
+    mesh = dataset.info.mesh
+    if mesh.shape is None:
         return {}
-    strides = range(1, max(shape))
-    fits = [s for s in strides if all((n - 1) % s == 0 and (n - 1) // s >= 2 for n in shape)]
-    return {(shape[0] - 1) // s + 1: s for s in fits}
+    end = 0 if mesh.periodic else 1
+    fits = [
+        s
+        for s in range(1, max(mesh.shape))
+        if all((n - end) % s == 0 and (n - end) // s >= 2 for n in mesh.shape)
+    ]
+    return {(mesh.shape[0] - end) // s + end: s for s in fits}
 
 
 def stride_for(dataset: Dataset, resolution: int | None) -> int:

@@ -58,7 +58,8 @@ def predict(
         values = _tensor(flat[start : start + batch]).to(device)
         here = place[start : start + batch] if len(place) > 1 else place
         weights = None
-        if grid is not None and operator.card.mesh.kind == "grid":
+        mesh = operator.card.mesh
+        if grid is not None and mesh.kind == "grid" and not mesh.periodic:
             weights = trapezoidal(grid).to(device).expand(len(values), -1)
         domain = Domain(here.to(device).expand(len(values), -1, -1), grid, weights)
         if wanted is None:
