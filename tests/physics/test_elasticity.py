@@ -15,7 +15,9 @@ from torch import Tensor
 
 from ono.errors import DataError, ShapeError
 from ono.physics import block_tridiagonal, elasticity
-from ono.physics.elasticity import C1, C2, LOAD, Mesh
+from ono.physics import o_mesh as mesh_of
+from ono.physics.elasticity import C1, C2, LOAD
+from ono.physics.o_mesh import Mesh
 
 CPU = torch.device("cpu")
 COARSE = {"angular": 12, "radial": 5}
@@ -67,12 +69,12 @@ def case(
     limit: int = 20,
 ) -> Case:
     """Solve for a circular void, or for theta."""
-    mesh = elasticity.o_mesh(angular, radial, CPU)
+    mesh = mesh_of.o_mesh(angular, radial, CPU)
     if isinstance(radius, Tensor):
         r = elasticity.void_radius(radius, mesh.angles)
     else:
         r = torch.full((1, len(mesh.angles)), radius, dtype=torch.float64)
-    x = elasticity.node_positions(mesh, r)
+    x = mesh_of.node_positions(mesh, r)
     gradient, volume = elasticity.gradients(mesh, x)
     u, residual, _ = elasticity.equilibrium(mesh, gradient, volume, load, 1e-12, limit)
     return Case(mesh, x, gradient, volume, u, residual)
@@ -314,7 +316,7 @@ def test_result_does_not_depend_on_batch_mates(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_folded_mesh_is_reported_and_leaves_its_mates_alone() -> None:
-    mesh = elasticity.o_mesh(12, 5, CPU)
+    mesh = mesh_of.o_mesh(12, 5, CPU)
     radius = elasticity.void_radius(draw(3), mesh.angles)
     radius[1, :24] = 0.48
     radius[1, :24:4] = 0.02  # a star too sharp for this mesh
@@ -376,7 +378,7 @@ def test_bad_parameters_are_refused(value: float) -> None:
 
 @pytest.mark.parametrize("value", [0.0, -0.1, 0.5, math.nan])
 def test_bad_radii_are_refused(value: float) -> None:
-    mesh = elasticity.o_mesh(4, 1, CPU)
+    mesh = mesh_of.o_mesh(4, 1, CPU)
     radius = torch.full((2, len(mesh.angles)), 0.3, dtype=torch.float64)
     radius[0, 3] = value
     with pytest.raises(DataError, match=r"between 0 and 0.5; 1 of 2 .* batch index 0"):
