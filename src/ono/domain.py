@@ -112,11 +112,11 @@ class Domain:
         None stands for the uniform measure without padding, which most code can do faster.
         """
         weights = self.weights if quadrature else None
-        if self.mask is None:
-            return weights
-        real = self.mask.to(self.coords.dtype)
-        if weights is not None:
-            real = real * weights
+        if self.mask is None and weights is None:
+            return None
+        real = torch.ones_like(self.coords[..., 0]) if weights is None else weights
+        if self.mask is not None:
+            real = real * self.mask
         return real / real.sum(-1, keepdim=True).clamp_min(torch.finfo(real.dtype).tiny)
 
 

@@ -388,7 +388,7 @@ def test_predict_at_points_does_not_depend_on_the_chunk(case: Case, tmp_path: Pa
         *("--inputs", case.inputs, "--out", tmp_path / "w.npy", "--query", query),
     )
     assert whole.returncode == 0
-    assert "warning: 2 query points lie outside the box of the training data" in whole.stderr
+    assert "warning: 2 points lie outside the box of the training data" in whole.stderr
     parts = predicted(case, tmp_path / "c.npy", "--query", query, "--chunk", "5")
     assert parts.shape == (5, 37, 1)
     np.testing.assert_allclose(parts, np.load(tmp_path / "w.npy"), rtol=0, atol=1e-6)

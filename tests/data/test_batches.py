@@ -180,3 +180,11 @@ def test_other_tasks_are_refused_by_name(tmp_path: Path) -> None:
     timed = store(tmp_path / "timed", data.info.mesh, arrays, task="timed")
     with pytest.raises(DataError, match="is a timed task"):
         View(timed, timed.rows("train"))
+
+
+def test_weights_of_a_dataset_survive_a_stride(tmp_path: Path) -> None:
+    data = grid(tmp_path, weights=np.arange(1, 46, dtype=np.float32))
+    weights = View(data, data.rows("train"), 2).read(np.array([0])).domain.weights
+    assert weights is not None
+    expected = np.arange(1, 46).reshape(9, 5)[::2, ::2].ravel()
+    np.testing.assert_allclose(weights[0], expected / expected.sum(), rtol=1e-6)

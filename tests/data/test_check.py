@@ -227,3 +227,12 @@ def test_fortran_order_is_noted(tmp_path: Path, arrays: dict[ArrayName, Array]) 
 def test_a_finding_reads_as_a_sentence() -> None:
     found = Finding("fatal", "3 values are not finite", "inputs", 9, (1, 2))
     assert str(found) == "fatal: inputs: 3 values are not finite in 9 samples: 1, 2, ..."
+
+
+@pytest.mark.parametrize("weight", [-1.0, 0.0])
+def test_weights_that_are_no_measure_are_fatal(
+    tmp_path: Path, arrays: dict[ArrayName, Array], weight: float
+) -> None:
+    weights: dict[ArrayName, Array] = {"weights": np.full(POINTS, weight, np.float32)}
+    finding = only(check(build(tmp_path, arrays | weights)))
+    assert (finding.severity, finding.where) == ("fatal", "weights")

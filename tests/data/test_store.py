@@ -26,7 +26,7 @@ def describe(**changes: Any) -> Info:
     content: dict[str, Any] = {
         "name": "case",
         "task": "steady",
-        "mesh": Mesh(kind="grid", dim=2, shape=(3, 4), shared=True),
+        "mesh": Mesh(kind="structured", dim=2, shape=(3, 4), shared=True),
         "inputs": (Channel(name="a"),),
         "outputs": (Channel(name="u", unit="Pa"), Channel(name="v")),
         "samples": 5,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,13 @@ import tiny
 import torch
 
 from ono.data.info import Array, ArrayName, Channel, Info, Mesh, Provenance
-from ono.data.store import write_dataset
+from ono.data.store import Dataset, write_dataset
 from ono.domain import Domain
-from ono.errors import CheckpointError, ShapeError
+from ono.errors import CheckpointError, DataError, ShapeError
 from ono.evaluate.metrics import relative_l2
 from ono.evaluate.operator import Operator
 from ono.evaluate.predict import predict, scattered_points
+from ono.train.evaluations import Evaluator
 from ono.train.loop import fit
 from ono.train.recipe import Recipe
 
@@ -304,3 +306,106 @@ def test_geometry_alone_needs_no_inputs(tmp_path: Path) -> None:
     assert float(errors.mean()) == pytest.approx(result.test, rel=1e-5)
     with pytest.raises(ShapeError, match="needs coords"):
         predict(operator)
+
+
+def mesh_data(folder: Path, kind: str, coords: Array, weights: Array | None = None) -> Path:
+    """Store 20 samples of u = x a on 7x5 points and train on them for a moment."""
+    rng = np.random.default_rng(0)
+    a = rng.random((20, 35, 1)).astype(np.float32)
+    info = Info(
+        name=kind,
+        task="steady",
+        mesh=Mesh.model_validate(
+            {"kind": kind, "dim": 2, "shape": None if kind == "cloud" else (7, 5), "shared": True}
+        ),
+        inputs=(Channel(name="a"),),
+        outputs=(Channel(name="u"),),
+        samples=20,
+        splits={"train": (0, 12), "validation": (12, 16), "test": (16, 20)},
+        provenance=Provenance(maker="test"),
+    )
+    arrays: dict[ArrayName, Array] = {
+        "coords": coords.astype(np.float32),
+        "inputs": a,
+        "outputs": a * (1 + coords[None, :, :1].astype(np.float32)),
+    }
+    if weights is not None:
+        arrays["weights"] = weights.astype(np.float32)
+    write_dataset(folder / "data", info, arrays)
+    fit(tiny.recipe(folder / "data", epochs=1), folder / "run")
+    return folder / "run"
+
+
+def grid_coords() -> Array:
+    axes = np.meshgrid(np.linspace(0, 1, 7), np.linspace(0, 2, 5), indexing="ij")
+    return np.stack(axes, -1).reshape(-1, 2)
+
+
+@pytest.mark.parametrize("kind", ["structured", "cloud"])
+def test_trained_weights_must_be_given_again_and_give_the_reported_error(
+    kind: str, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(1)
+    coords = grid_coords() + 0.05 * rng.random((35, 2))
+    weights = 1 + 9 * rng.random(35)
+    run = mesh_data(tmp_path, kind, coords, weights)
+    operator, data = Operator.load(run), Dataset.open(tmp_path / "data")
+    rows = list(data.rows("test"))
+    inputs, outputs = np.array(data.inputs[rows]), torch.from_numpy(np.array(data.outputs[rows]))
+    with pytest.raises(ShapeError, match=r"give coords|scattered points"):
+        predict(operator, inputs)
+    with pytest.raises(ShapeError, match="trained with quadrature weights"):
+        predict(operator, inputs, coords=coords)
+    fields = predict(operator, inputs, coords=coords, weights=weights).values
+    errors = relative_l2(torch.from_numpy(fields), outputs)
+    reported = json.loads((run / "result.json").read_text())["test"]
+    assert float(errors.mean()) == pytest.approx(reported, rel=1e-5)
+
+
+def test_a_rectangular_grid_is_recognised_at_any_resolution(tmp_path: Path) -> None:
+    operator = Operator.load(mesh_data(tmp_path, "grid", grid_coords()))
+    axes = np.meshgrid(np.linspace(0, 1, 13), np.linspace(0, 2, 9), indexing="ij")
+    coords = np.stack(axes, -1).reshape(-1, 2)
+    field = np.random.default_rng(2).random((2, 13, 9)).astype(np.float32)
+    whole = predict(operator, field).values.reshape(2, -1, 1)
+    flat = predict(operator, field.reshape(2, -1, 1), coords=coords).values
+    np.testing.assert_allclose(flat, whole, atol=2e-6)
+
+
+def test_what_is_called_a_grid_and_is_none_is_refused(tmp_path: Path) -> None:
+    swapped = grid_coords().reshape(7, 5, 2).transpose(1, 0, 2).reshape(-1, 2)
+    with pytest.raises(DataError, match="call the mesh structured"):
+        mesh_data(tmp_path, "grid", swapped)
+
+
+def test_a_crossing_operator_learns_its_query_encoder(crossing: Operator) -> None:
+    fresh = Operator(crossing.card)
+    trained = dict(crossing.named_parameters())
+    moved = [n for n, p in fresh.named_parameters() if "encoder_query" in n]
+    assert moved
+    assert float(trained["model.encoder_query.0.bias"].detach().abs().sum()) > 0
+
+
+def test_points_outside_the_training_box_are_counted(operator: Operator) -> None:
+    values = np.ones((1, 3, 1), np.float32)
+    coords = np.array([[0.5, 0.5], [10.0, 0.5], [0.1, -3.0]])
+    assert predict(operator, values, coords=coords).outside == 2
+
+
+def test_a_gradient_term_and_scattered_errors_need_a_grid(tmp_path: Path) -> None:
+    run = mesh_data(tmp_path, "cloud", grid_coords())
+    with pytest.raises(DataError, match="is no grid: the truth between its nodes is not known"):
+        Evaluator(run).at_points(np.array([[0.5, 0.5]]))
+    recipe = tiny.recipe(tmp_path / "data", epochs=1, gradient_loss=0.1)
+    with pytest.raises(DataError, match=r"gradient_loss is 0\.1.*point cloud"):
+        fit(recipe, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_other_data_is_not_evaluated(tmp_path: Path) -> None:
+    tiny.dataset(tmp_path / "data")
+    fit(tiny.recipe(tmp_path / "data", epochs=1), tmp_path / "run")
+    shutil.rmtree(tmp_path / "data")
+    tiny.dataset(tmp_path / "data", seed=1)
+    with pytest.raises(CheckpointError, match="trained on other data"):
+        Evaluator(tmp_path / "run")

@@ -119,8 +119,9 @@ def test_a_directory_in_use_is_refused_and_a_stale_lock_is_not(
     file = tmp_path / "recipe.yaml"
     file.write_text(file.read_text().replace("epochs: 100000", "epochs: 3"))
     resumed = ono("resume", str(tmp_path))
-    assert resumed.returncode == 0, resumed.stderr
-    assert (tmp_path / "result.json").exists()
+    assert "being written" not in resumed.stderr, "the lock of a dead process still counts"
+    assert resumed.returncode == 2
+    assert "was written with another recipe" in resumed.stderr
 
 
 def test_a_killed_run_resumes_exactly(recipe: Path, whole: Path, tmp_path: Path) -> None:

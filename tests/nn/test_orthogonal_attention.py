@@ -114,7 +114,7 @@ def test_folded_equals_unfolded(norm: Literal["ortho", "bn", "ln", "none"]) -> N
     layer.settle()
     layer.eval()
     folded, _ = layer(g, h, Measure())
-    layer.is_folded = False
+    layer.fold = False
     unfolded, _ = layer(g, h, Measure())
     assert torch.allclose(folded, unfolded, rtol=1e-12, atol=1e-14)
 

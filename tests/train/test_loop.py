@@ -538,7 +538,9 @@ def test_outputs_without_information_are_refused(tmp_path: Path) -> None:
 
 def test_a_constant_input_does_not_become_nan(tmp_path: Path) -> None:
     _, a, _ = tiny.fields()
-    tiny.dataset(tmp_path / "data", inputs=np.full_like(a, 3.0))
+    inputs = np.full_like(a, 3.0)
+    inputs[12:16], inputs[16:] = 4.0, 5.0  # the same inputs in two splits would be a leak
+    tiny.dataset(tmp_path / "data", inputs=inputs)
     result = fit(tiny.recipe(tmp_path / "data", epochs=1), tmp_path / "run")
     assert math.isfinite(result.test)
 
@@ -578,3 +580,53 @@ def test_the_normaliser_sees_training_rows_only(data: Path, finished: Path) -> N
     assert float(normaliser.input_mean) == pytest.approx(float(values.double().mean()), abs=1e-6)
     std = float(values.double().std(correction=0))
     assert float(normaliser.input_std) == pytest.approx(std, rel=1e-6)
+
+
+def test_another_runs_checkpoint_and_an_edited_recipe_are_refused(
+    data: Path, finished: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    fit(tiny.recipe(data, epochs=2), other)
+    before = (finished / "metrics.jsonl").read_bytes()
+    checkpoint = checkpoints.saved(other / "checkpoints")[-1]
+    with pytest.raises(CheckpointError, match="written with another recipe"):
+        resume(finished, chosen=checkpoint)
+    assert (finished / "metrics.jsonl").read_bytes() == before
+    edited = other / "recipe.yaml"
+    edited.write_text(edited.read_text().replace("epochs: 2", "epochs: 5"))
+    with pytest.raises(CheckpointError, match="written with another recipe"):
+        resume(other)
+
+
+def test_leaks_between_splits_are_refused(tmp_path: Path) -> None:
+    _, a, _ = tiny.fields()
+    leaking = np.array(a)
+    leaking[17] = leaking[3]
+    tiny.dataset(tmp_path / "leak", inputs=leaking)
+    with pytest.raises(DataError, match="splits train and test: the same inputs: a leak"):
+        fit(tiny.recipe(tmp_path / "leak", epochs=1), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_channel_has_its_own_error(data: Path, finished: Path) -> None:
+    result = json.loads((finished / "result.json").read_text())
+    (error,) = result["test_by_channel"].values()
+    assert error == pytest.approx(result["test"], rel=1e-6)
+
+
+def test_a_run_in_which_no_step_counts_fails(data: Path, tmp_path: Path) -> None:
+    content = tiny.content(data, epochs=2, nonfinite="skip:1000")
+    content["model"] = tiny.MODEL | {"eigen": {"functions": 200, "heads": 2, "ridge": 0.0}}
+    with pytest.raises(NonFiniteStep, match="no step of epoch 1 was finite"):
+        fit(Recipe.from_mapping(content), tmp_path / "run")
+    content = tiny.content(data, epochs=2)
+    content["model"] = tiny.MODEL | {"eigen": {"functions": 200, "heads": 2, "ridge": 0.0}}
+    with pytest.raises(NonFiniteStep, match=r"could not be factored: raise model\.eigen\.ridge"):
+        fit(Recipe.from_mapping(content), tmp_path / "stop")
+
+
+def test_a_run_is_not_started_inside_a_dataset(data: Path) -> None:
+    before = sorted(path.name for path in data.iterdir())
+    with pytest.raises(InputError, match="is a dataset; choose another directory"):
+        fit(tiny.recipe(data, epochs=1), data)
+    assert sorted(path.name for path in data.iterdir() if path.name != ".lock") == before

@@ -12,7 +12,7 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
     resolution: Annotated[
         list[int] | None,
-        typer.Option("--resolution", "-r", help="Nodes along the first axis; repeatable."),
+        typer.Option("--resolution", "-r", min=2, help="Nodes along the first axis; repeatable."),
     ] = None,
     query: Annotated[
         Path | None, typer.Option(help="Points to evaluate at, a .npy of [points dim].")
@@ -20,7 +20,10 @@ def evaluate(
     scattered: Annotated[
         int | None, typer.Option(min=1, help="Evaluate at so many random points.")
     ] = None,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    split: Annotated[
+        str | None,
+        typer.Option(help="train, validation or test. Default: test, of a finished run."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Evaluate the best checkpoint of a run and add the errors to its evaluations."""
@@ -47,7 +50,9 @@ def evaluate(
     for cloud in clouds:
         with working(f"evaluating at {len(cloud)} points"):
             rows.append(evaluator.at_points(cloud))
-    table = Table("where", "points", "mean", "median", "worst", "seconds", title=f"{split} error")
+    table = Table(
+        "where", "points", "mean", "median", "worst", "seconds", title=f"{evaluator.split} error"
+    )
     for row in rows:
         where = "scattered queries" if row.kind == "query" else "point cloud"
         if row.resolution is not None:

@@ -16,6 +16,9 @@ def predict(
     out: Annotated[Path, typer.Option(help="Where to write the prediction, a .npy file.")],
     inputs: Annotated[Path | None, typer.Option(help="Input values, a .npy file.")] = None,
     coords: Annotated[Path | None, typer.Option(help="Points of the inputs, a .npy file.")] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Quadrature weights of the points, a .npy file.")
+    ] = None,
     query: Annotated[
         Path | None, typer.Option(help="Points to predict at, a .npy of [points dim].")
     ] = None,
@@ -34,16 +37,19 @@ def predict(
 
     values = None if inputs is None else read_array(inputs)
     places = None if coords is None else read_array(coords)
+    measure = None if weights is None else read_array(weights)
     points = None if query is None else read_array(query)
     operator = Operator.load(run, choose_device(device))
-    prediction = evaluate(operator, values, coords=places, query=points, chunk=chunk)
+    prediction = evaluate(
+        operator, values, coords=places, weights=measure, query=points, chunk=chunk
+    )
     # Written by Python rather than by NumPy, which does not say why a write failed.
     np.save(content := io.BytesIO(), prediction.values, allow_pickle=False)
     with explain_os_errors(out), replacing(out) as aside:
         aside.write_bytes(content.getbuffer())
     if prediction.outside:
         typer.echo(
-            f"warning: {prediction.outside} query points lie outside the box of the training data",
+            f"warning: {prediction.outside} points lie outside the box of the training data",
             err=True,
         )
     shape = " ".join(map(str, prediction.values.shape))

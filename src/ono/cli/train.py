@@ -65,8 +65,12 @@ def extra_listeners(recipe: Recipe, path: Path) -> list[Listener]:
 def show_result(result: Result) -> None:
     """Print how a run ended."""
     from ono.cli.progress import duration
+    from ono.train.run import Run
 
     typer.echo(
         f"test error {result.test:.4f} (validation {result.validation:.4f}, epoch {result.epoch}), "
         f"trained in {duration(result.seconds)}, run {result.path}"
     )
+    channels = (Run(result.path).result() or {}).get("test_by_channel", {})
+    if len(channels) > 1:
+        typer.echo("  ".join(f"{name} {error:.4f}" for name, error in channels.items()))

@@ -116,14 +116,16 @@ class View:
         """Return quadrature weights: those of the dataset, or the trapezoidal rule of a grid."""
         weights = self.dataset.weights
         mesh = self.dataset.info.mesh
-        bounded = mesh.kind == "grid" and not mesh.periodic
-        if bounded and self.shape is not None and (weights is None or self.stride > 1):
-            return trapezoidal(self.shape).expand(len(rows), -1)
-        if weights is None or self.stride > 1:
+        if weights is None:
+            bounded = mesh.kind == "grid" and not mesh.periodic
+            if bounded and self.shape is not None:
+                return trapezoidal(self.shape).expand(len(rows), -1)
             return None
-        picked = _tensor(weights if weights.ndim == 1 else weights[rows])
-        picked = picked / picked.sum(-1, keepdim=True)
-        return picked.expand(len(rows), -1)
+        if weights.ndim == 1:
+            picked = self._subsample(weights[None, :, None], np.zeros(1, int))[..., 0]
+        else:
+            picked = self._subsample(weights[..., None], rows)[..., 0]
+        return (picked / picked.sum(-1, keepdim=True)).expand(len(rows), -1)
 
     def _subsample(self, array: Array, rows: Array) -> Tensor:
         picked = array[rows]
@@ -179,6 +181,8 @@ class Resident:
             weights = None if domain.weights is None else domain.weights[:1].clone()
             shared = Domain(domain.coords[:1].clone(), domain.shape, weights)
             everything = Batch(shared, everything.values, everything.target, everything.rows)
+        mask = domain.mask
+        self.lengths = None if mask is None else mask.sum(-1).numpy()
         self.all = everything.to(device)
 
     def __len__(self) -> int:
@@ -190,18 +194,22 @@ class Resident:
         for part in _parts(order, size):
             index = torch.from_numpy(part).to(device, non_blocking=True)
             domain = self.all.domain
+            # A ragged batch is padded to its own longest sample, as when it is streamed.
+            longest = None if self.lengths is None else int(self.lengths[part].max())
 
-            def pick(x: Tensor | None, index: Tensor = index) -> Tensor | None:
+            def pick(
+                x: Tensor | None, index: Tensor = index, longest: int | None = longest
+            ) -> Tensor | None:
                 if x is None or len(x) == len(self.all.values):
-                    return None if x is None else x[index]
+                    return None if x is None else x[index, :longest]
                 return x.expand(len(index), *x.shape[1:])
 
             coords = pick(domain.coords)
             assert coords is not None
             yield Batch(
                 Domain(coords, domain.shape, pick(domain.weights), pick(domain.mask)),
-                self.all.values[index],
-                self.all.target[index],
+                self.all.values[index, :longest],
+                self.all.target[index, :longest],
                 self.all.rows[torch.from_numpy(part)],
             )
 

@@ -41,7 +41,7 @@ def check(dataset: Dataset) -> list[Finding]:
         return [Finding("fatal", problem, "arrays") for problem in problems]
     findings = [
         finding
-        for look in (_description, _values, _targets, _channels, _twins)
+        for look in (_description, _values, _weights, _targets, _channels, twins)
         for finding in look(dataset)
     ]
     return sorted(findings, key=lambda finding: finding.severity)
@@ -75,7 +75,7 @@ def _description(dataset: Dataset) -> list[Finding]:
             severity: Literal["fatal", "note"] = "fatal" if split == "train" else "note"
             findings.append(Finding(severity, "there are no such rows", f"split {split}"))
     for name, array in dataset.arrays.items():
-        if name != "offsets" and array.dtype != np.float32:
+        if name not in ("offsets", "draws") and array.dtype != np.float32:
             what = f"stored as {array.dtype.str}, converted to <f4 when read"
             findings.append(Finding("note", what, name))
         if not array.flags.c_contiguous:
@@ -102,6 +102,21 @@ def _values(dataset: Dataset) -> list[Finding]:
         elif bad:
             findings.append(Finding("fatal", f"{bad} values are not finite", name))
     return findings
+
+
+def _weights(dataset: Dataset) -> list[Finding]:
+    """Find weights that are no measure: negative somewhere, or zero everywhere."""
+    if dataset.weights is None:
+        return []
+    own = "weights" in _varying(dataset)
+    rows = range(dataset.info.samples if own else 1)
+    bad = []
+    for i in rows:
+        row = _row(dataset, "weights", i) if own else dataset.weights
+        if (row < 0).any() or not row.sum() > 0:
+            bad.append(i)
+    what = "negative, or zero everywhere"
+    return [_finding("fatal", what, "weights", bad)] if bad else []
 
 
 def _targets(dataset: Dataset) -> list[Finding]:
@@ -150,7 +165,7 @@ def _channels(dataset: Dataset) -> list[Finding]:
     return findings
 
 
-def _twins(dataset: Dataset) -> list[Finding]:
+def twins(dataset: Dataset) -> list[Finding]:
     """Find samples with the same inputs; between splits they leak the answers."""
     inputs: list[ArrayName] = [n for n in ("inputs", "params", "coords") if n in _varying(dataset)]
     split_of = {i: split for split in dataset.info.splits for i in dataset.rows(split)}

@@ -150,6 +150,11 @@ def layout_problems(info: Info, arrays: Mapping[ArrayName, Array]) -> list[str]:
             problems.append(f"{name} has shape {list(array.shape)}, expected {expected}")
         if array.dtype.kind not in "fiub" or array.dtype.str.startswith(">"):
             problems.append(f"{name} has dtype {array.dtype.str}, expected little-endian floats")
+    if info.mesh.kind == "grid" and not problems and not _is_grid(info, arrays["coords"]):
+        problems.append(
+            "coords are not a uniform ascending grid with the first axis slowest; "
+            "call the mesh structured"
+        )
     if "offsets" in arrays and not problems:
         offsets = arrays["offsets"]
         if offsets.dtype != np.int64 or offsets[0] != 0 or (np.diff(offsets) < 1).any():
@@ -157,6 +162,16 @@ def layout_problems(info: Info, arrays: Mapping[ArrayName, Array]) -> list[str]:
         elif offsets[-1] != len(arrays["coords"]):
             problems.append(f"offsets end at {offsets[-1]}, coords hold {len(arrays['coords'])}")
     return problems
+
+
+def _is_grid(info: Info, coords: Array) -> bool:
+    shape = info.mesh.shape or ()
+    nodes = np.asarray(coords if coords.ndim == 2 else coords[0], np.float64)
+    low, span = nodes[0], nodes[-1] - nodes[0]
+    unit = np.stack(np.meshgrid(*(np.linspace(0, 1, n) for n in shape), indexing="ij"), -1)
+    expected = low + unit.reshape(-1, len(shape)) * span
+    slack = 1e-3 * np.abs(span) / np.maximum(shape, 2)
+    return bool((span >= 0).all() and (np.abs(nodes - expected) <= slack + 1e-30).all())
 
 
 def _expected_shapes(

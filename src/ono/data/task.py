@@ -53,7 +53,7 @@ def resolutions(dataset: Dataset) -> dict[int, int]:
     fits = [
         s
         for s in range(1, max(mesh.shape))
-        if all((n - end) % s == 0 and (n - end) // s >= 2 for n in mesh.shape)
+        if s == 1 or all((n - end) % s == 0 and (n - end) // s >= 2 for n in mesh.shape)
     ]
     return {(mesh.shape[0] - end) // s + end: s for s in fits}
 
@@ -81,7 +81,10 @@ def refuse_bad_rows(view: View, split: Split) -> None:
     lows, highs = [], []
     for batch in training_rows(view):
         target = batch.target.flatten(1)
-        finite = torch.isfinite(target).all(1) & torch.isfinite(batch.values.flatten(1)).all(1)
+        parts = (target, batch.values, batch.domain.coords, batch.domain.weights)
+        finite = torch.stack(
+            [torch.isfinite(part.flatten(1)).all(1) for part in parts if part is not None]
+        ).all(0)
         not_finite += _rows(batch.rows, ~finite)
         zero += _rows(batch.rows, finite & (target == 0).all(1))
         real = batch.target if batch.domain.mask is None else batch.target[batch.domain.mask]

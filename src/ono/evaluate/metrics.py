@@ -28,6 +28,23 @@ def relative_l2(
     return error / scale
 
 
+def channel_errors(
+    pred: Float[Tensor, "batch *rest channels"],
+    true: Float[Tensor, "batch *rest channels"],
+    mask: Bool[Tensor, "batch points"] | None = None,
+) -> Float[Tensor, "batch channels"]:
+    """Return the relative error of every channel alone.
+
+    A channel of large numbers hides the others in the common norm.
+
+    >>> true = torch.tensor([[[1000.0, 1.0]]])
+    >>> channel_errors(torch.tensor([[[1000.0, 0.0]]]), true).tolist()
+    [[0.0, 1.0]]
+    """
+    parts = zip(pred.split(1, -1), true.split(1, -1), strict=True)
+    return torch.stack([relative_l2(ours, theirs, mask) for ours, theirs in parts], -1)
+
+
 def gradient_relative_l2(
     pred: Float[Tensor, "batch points channels"],
     true: Float[Tensor, "batch points channels"],
@@ -36,17 +53,26 @@ def gradient_relative_l2(
     """Return the sum over axes of the relative error of central differences on a grid.
 
     Only interior nodes along the axis take part, so no value is invented outside the grid. On a
-    uniform grid the spacing cancels.
+    uniform grid the spacing cancels. An axis of fewer than three nodes has no differences, and a
+    field that hardly varies along an axis is measured against its other slopes.
 
     >>> field = torch.linspace(0, 1, 5).reshape(1, 5, 1)
     >>> gradient_relative_l2(field + 3, field, (5,)).tolist()
     [0.0]
     """
-    total = torch.zeros(pred.shape[0], dtype=pred.dtype, device=pred.device)
+    fields = pred.unflatten(1, shape), true.unflatten(1, shape)
+    errors, sizes = [], []
     for axis, nodes in enumerate(shape, start=1):
-        slopes = [
-            field.narrow(axis, 2, nodes - 2) - field.narrow(axis, 0, nodes - 2)
-            for field in (pred.unflatten(1, shape), true.unflatten(1, shape))
-        ]
-        total = total + relative_l2(slopes[0], slopes[1])
-    return total
+        if nodes >= 3:
+            ours, theirs = (
+                field.narrow(axis, 2, nodes - 2) - field.narrow(axis, 0, nodes - 2)
+                for field in fields
+            )
+            errors.append(torch.linalg.vector_norm((ours - theirs).flatten(1), dim=1))
+            sizes.append(torch.linalg.vector_norm(theirs.flatten(1), dim=1))
+    if not errors:
+        return torch.zeros_like(pred[:, 0, 0])
+    least = 1e-3 * torch.linalg.vector_norm(torch.stack(sizes), dim=0)
+    least = least + torch.finfo(least.dtype).tiny
+    ratios = [error / torch.maximum(size, least) for error, size in zip(errors, sizes, strict=True)]
+    return torch.stack(ratios).sum(0)

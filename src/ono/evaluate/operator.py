@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ono.data.batches import Source, in_order
 from ono.data.info import Channel, Info, Mesh
 from ono.data.normalise import Normaliser
+from ono.data.store import Dataset
 from ono.domain import Domain
 from ono.errors import CheckpointError, nearest
 from ono.evaluate.calibrate import Calibrated, calibrate
@@ -42,6 +43,7 @@ class Card(BaseModel, frozen=True, extra="forbid"):
     outputs: tuple[Channel, ...]
     mesh: Mesh
     resolution: tuple[int, ...] | None = None
+    weighted: bool = False
     seed: int
     dataset_sha256: str
     recipe_sha256: str
@@ -56,6 +58,7 @@ class Card(BaseModel, frozen=True, extra="forbid"):
             inputs=(*info.inputs, *info.params),
             outputs=info.outputs,
             mesh=info.mesh,
+            weighted="weights" in info.files,
             **provenance,
         )
 
@@ -139,6 +142,15 @@ class Operator(nn.Module):
 
         if isinstance(self.model, Calibrated):
             calibrate(self.model, scaled())
+
+    def refuse_other_data(self, dataset: Dataset) -> None:
+        """Refuse a dataset that is not the one this operator was trained on."""
+        if self.card.dataset_sha256 != dataset.sha256:
+            raise CheckpointError(
+                f"this operator was trained on other data than {dataset.path} now holds "
+                f"({self.card.dataset_sha256[:12]} against {dataset.sha256[:12]}); restore that "
+                "dataset or start a new run"
+            )
 
     def save(self, directory: Path) -> None:
         """Write the two files of this operator."""

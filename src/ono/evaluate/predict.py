@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from ono.nn.interpolation import is_uniform
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Predicted values, and how many query points lie outside the box seen in training."""
+    """Predicted values, and how many of their points lie outside the box seen in training."""
 
     values: Array
     outside: int
@@ -30,6 +30,7 @@ def predict(
     inputs: Array | None = None,
     *,
     coords: Array | None = None,
+    weights: Array | None = None,
     query: Array | None = None,
     chunk: int = 1 << 16,
     batch: int = 8,
@@ -38,7 +39,8 @@ def predict(
 
     `inputs` is [samples points channels], or on a grid [samples nx ny ... (channels)]; without
     `coords` ([points dim] or [samples points dim]) a grid fills the box of the training data. An
-    operator whose output depends on the geometry alone needs no inputs.
+    operator whose output depends on the geometry alone needs no inputs; one that was trained with
+    quadrature weights needs them too, [points] or [samples points].
     `query` [queries dim] asks for the output elsewhere: [samples queries channels].
     """
     if inputs is None:
@@ -47,6 +49,7 @@ def predict(
     place = _as_coords(operator, coords, grid, flat)
     if grid is None:
         grid = _uniform_grid(operator, place)
+    measure = _as_weights(operator, weights, grid, flat)
     if not np.isfinite(flat).all():
         bad = np.flatnonzero(~np.isfinite(flat).all((1, 2)))
         raise ShapeError(f"inputs hold NaN or infinite values in samples {bad[:10].tolist()}")
@@ -57,11 +60,10 @@ def predict(
     for start in range(0, len(flat), batch):
         values = _tensor(flat[start : start + batch]).to(device)
         here = place[start : start + batch] if len(place) > 1 else place
-        weights = None
-        mesh = operator.card.mesh
-        if grid is not None and mesh.kind == "grid" and not mesh.periodic:
-            weights = trapezoidal(grid).to(device).expand(len(values), -1)
-        domain = Domain(here.to(device).expand(len(values), -1, -1), grid, weights)
+        domain = Domain(here.to(device).expand(len(values), -1, -1), grid)
+        if measure is not None:
+            own = measure[start : start + batch] if len(measure) > 1 else measure
+            domain = replace(domain, weights=own.to(device).expand(len(values), -1))
         if wanted is None:
             results.append(operator(domain, values).cpu().numpy())
         else:
@@ -72,7 +74,7 @@ def predict(
         values_out = values_out.reshape(len(inputs), *grid, values_out.shape[-1])
         if inputs.ndim == 1 + len(grid) and values_out.shape[-1] == 1:
             values_out = values_out[..., 0]
-    return Prediction(values_out, _outside(operator, wanted))
+    return Prediction(values_out, _outside(operator, wanted if query is not None else place))
 
 
 def _no_inputs(operator: Operator, coords: Array | None) -> Array:
@@ -93,7 +95,11 @@ def _as_points(
         raise ShapeError(f"inputs must be numbers, got {inputs.dtype}")
     if inputs.size == 0 and (channels > 0 or 0 in inputs.shape[:-1]):
         raise ShapeError(f"inputs are empty, got {list(inputs.shape)}")
-    if operator.card.mesh.shape is not None and coords is None:
+    if operator.card.mesh.kind == "structured" and coords is None:
+        raise ShapeError(
+            "this operator works on curved meshes: give coords as [samples points dim]"
+        )
+    if operator.card.mesh.kind == "grid" and coords is None:
         # Points first: in two dimensions [samples points 1] has the rank of a grid of one channel.
         if inputs.ndim == 3 and inputs.shape[-1] == channels:
             for grid in _likely_grids(operator, inputs.shape[1]):
@@ -106,8 +112,8 @@ def _as_points(
         return None, inputs
     names = ", ".join(channel.name for channel in operator.card.inputs)
     layout = "[samples points channels]"
-    if operator.card.mesh.shape is not None:
-        layout = f"[samples {' '.join('xyz'[:dim])} channels] or {layout}"
+    if operator.card.mesh.kind == "grid" and coords is None:
+        layout = f"[samples {' '.join('xyz'[:dim])} channels], or {layout} with coords"
     raise ShapeError(
         f"inputs must be {layout} with {channels} channels ({names}), got {list(inputs.shape)}"
     )
@@ -124,8 +130,36 @@ def _uniform_grid(operator: Operator, place: Tensor) -> tuple[int, ...] | None:
     """Recognise a grid in given coordinates, so that it is integrated like one in training."""
     if operator.card.mesh.kind != "grid":
         return None
-    fits = [g for g in _likely_grids(operator, place.shape[1]) if is_uniform(Domain(place, g))]
-    return fits[0] if fits else None
+    step = operator.normaliser.coord_span.cpu() * 1e-5
+    axes = (place[0] / step).round().T
+    shape = tuple(len(axis.unique()) for axis in axes)
+    if math.prod(shape) != place.shape[1] or not is_uniform(Domain(place, shape)):
+        return None
+    return shape
+
+
+def _as_weights(
+    operator: Operator, weights: Array | None, grid: tuple[int, ...] | None, flat: Array
+) -> Tensor | None:
+    """Return the weights of the inner product as in training: given, trapezoidal or equal."""
+    mesh = operator.card.mesh
+    if weights is None:
+        if operator.card.weighted:
+            raise ShapeError(
+                "this operator was trained with quadrature weights: give weights as [points] or "
+                "[samples points]"
+            )
+        bounded = grid is not None and mesh.kind == "grid" and not mesh.periodic
+        return trapezoidal(grid)[None] if bounded and grid is not None else None
+    rows = weights if weights.ndim == 2 else weights[None]
+    if rows.ndim != 2 or rows.shape[1] != flat.shape[1] or len(rows) not in (1, len(flat)):
+        raise ShapeError(
+            f"weights must be [{flat.shape[1]}] or [{len(flat)} {flat.shape[1]}] to match the "
+            f"inputs, got {list(weights.shape)}"
+        )
+    if not np.isfinite(rows).all() or (rows < 0).any() or (rows.sum(1) <= 0).any():
+        raise ShapeError("weights must be finite, not negative, and positive somewhere")
+    return _tensor(rows / rows.sum(1, keepdims=True))
 
 
 def _as_coords(
@@ -160,10 +194,11 @@ def as_queries(operator: Operator, points: Array) -> Tensor:
     return _tensor(points)
 
 
-def _outside(operator: Operator, query: Tensor | None) -> int:
-    if query is None:
+def _outside(operator: Operator, points: Tensor | None) -> int:
+    if points is None:
         return 0
-    unit = (query - operator.normaliser.coord_low) / operator.normaliser.coord_span
+    normaliser = operator.normaliser
+    unit = (points.to(normaliser.coord_low) - normaliser.coord_low) / normaliser.coord_span
     slack = 1e-5
     return int(((unit < -slack) | (unit > 1 + slack)).any(-1).sum())
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from ono.data.batches import View, in_order, load
 from ono.data.task import at_resolution
 from ono.domain import Domain
-from ono.errors import ShapeError
-from ono.evaluate.metrics import relative_l2
+from ono.errors import DataError, ShapeError
+from ono.evaluate.metrics import channel_errors, relative_l2
 from ono.evaluate.operator import Operator
 from ono.evaluate.score import Score, score
 from ono.nn.interpolation import interpolate
@@ -47,15 +47,21 @@ def at_points(
 ) -> Evaluation:
     """Return the errors at scattered points, with inputs as coarse as in training.
 
-    The truth at a point is interpolated on the finest stored grid, hence exact at its nodes.
+    The truth at a point is interpolated on the finest stored grid, hence exact at its nodes. On
+    other meshes nothing reliable is known between the nodes.
     """
+    if view.dataset.info.mesh.kind != "grid":
+        raise DataError(
+            f"{view.dataset.path} is no grid: the truth between its nodes is not known, so errors "
+            "there cannot be measured; `ono predict --query` predicts at any points"
+        )
     if points.ndim != 2 or points.shape[1] != operator.card.mesh.dim:
         raise ShapeError(
             f"query points must be [points {operator.card.mesh.dim}], got {list(points.shape)}"
         )
     device = operator.normaliser.coord_low.device
     operator.eval()
-    errors, rows = [], []
+    errors, channels, rows = [], [], []
     fine = load(at_resolution(view, None), device)
     for coarse, truth in zip(
         in_order(load(view, device), batch), in_order(fine, batch), strict=True
@@ -64,5 +70,8 @@ def at_points(
         pred = operator.at(coarse.domain, coarse.values, query, chunk=chunk)
         true = interpolate(truth.domain, truth.target, query, "linear")
         errors.append(relative_l2(pred, true).cpu())
+        channels.append(channel_errors(pred, true).cpu())
         rows.append(coarse.rows)
-    return Evaluation("query", len(points), None, Score(torch.cat(errors), torch.cat(rows)))
+    return Evaluation(
+        "query", len(points), None, Score(torch.cat(errors), torch.cat(channels), torch.cat(rows))
+    )

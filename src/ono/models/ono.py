@@ -115,8 +115,8 @@ class ONO(nn.Module):
         result is [batch time points out].
         """
         self._check(domain, values, time)
-        if query is not None and self.config.query == "cross":
-            return self._cross(domain, values, query, time)
+        if self.config.query == "cross":
+            return self._cross(domain, values, query or domain, time)
         output, seen = self.encode(domain, values, time=time)
         if query is None:
             return output

@@ -63,6 +63,7 @@ class Moments(nn.Module):
     @torch.no_grad()
     def commit(self, applied: Bool[Tensor, ""]) -> None:
         """End a training step: fold the sums into the running mean if the step was applied."""
+        applied = applied & (self.weight > 0)
         mean = self.total / self.weight
         running = self.momentum * self.running + (1 - self.momentum) * mean
         # A batch that made the step fail may hold NaN: `where` keeps it out, a product would not.
@@ -99,7 +100,8 @@ class Moments(nn.Module):
             raise NotCalibrated(
                 "the model was trained since its covariance was last computed; run "
                 "ono.calibrate(model, batches) over the training data before evaluating it, or "
-                'set eval_covariance="ema" to use the running estimate'
+                'set eval_covariance="ema" to use the running estimate; an interrupted run is '
+                "finished with `ono resume`"
             )
         return self.exact
 

@@ -51,15 +51,7 @@ class OrthogonalAttention(nn.Module):
         modes = options.heads * options.functions
         own = same_head(options.heads, modes, width)
         self.register_buffer("own_channels", own, persistent=False)
-        self.is_folded = False
-
-    def get_extra_state(self) -> Tensor:
-        """Return whether the kernel is folded, as a tensor."""
-        return torch.tensor(self.is_folded)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Take over what `get_extra_state` returned."""
-        self.is_folded = bool(state)
+        self.fold = True
 
     @property
     def mu(self) -> Float[Tensor, "heads eigen"]:
@@ -86,8 +78,7 @@ class OrthogonalAttention(nn.Module):
         self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
     ) -> tuple[Float[Tensor, "heads eigen eigen"], Tensor]:
         """Return the kernel between features, folded or fresh, and the statistics it came from."""
-        if self.is_folded and not self.training and isinstance(self.norm, Whitening):
-            self.norm.moments.known()
+        if not self.training and isinstance(self.norm, Whitening) and self.is_folded:
             return self.folded, self.folded
         statistics = self.norm.statistics(g_hat, measure)
         return self.norm.kernel(self.mu, statistics), statistics
@@ -133,7 +124,12 @@ class OrthogonalAttention(nn.Module):
             self.norm.moments.settle()
         if isinstance(self.norm, Whitening):
             self.folded.copy_(self.norm.kernel(self.mu, self.norm.frozen()))
-            self.is_folded = True
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether the constant kernel belongs to the present weights and may be used."""
+        calibrated = isinstance(self.norm, Whitening) and self.norm.moments.state == "calibrated"
+        return self.fold and calibrated
 
     def eigenfunctions(
         self, g: Float[Tensor, "batch points lower"], measure: Measure

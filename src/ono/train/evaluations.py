@@ -59,11 +59,14 @@ def read_evaluations(run: Path) -> list[Row]:
 class Evaluator:
     """The best operator of a run, calibrated, with the data to evaluate it on."""
 
-    def __init__(self, run: Path, *, split: str = "test", device: str = "auto") -> None:
+    def __init__(self, run: Path, *, split: str | None = None, device: str = "auto") -> None:
         recipe = Run(run).recipe()
+        # The test split stays unseen until a run has ended and its checkpoint is chosen.
+        split = split or ("test" if Run(run).result() is not None else "validation")
         self.run, self.split = run, split
         self.operator = Operator.load(run, choose_device(device))
         data = Dataset.open(recipe.data.path)
+        self.operator.refuse_other_data(data)
         stride = stride_for(data, recipe.data.resolution)
         if not is_calibrated(self.operator):
             rows = data.rows("train")[: recipe.data.train]
@@ -105,7 +108,11 @@ class Evaluator:
             seconds=round(time.monotonic() - start, 3),
             checkpoint=self._checkpoint(),
         )
-        others = [old for old in read_evaluations(self.run) if not _same(old, row)]
+        others = [
+            old
+            for old in read_evaluations(self.run)
+            if old.checkpoint == row.checkpoint and not _same(old, row)
+        ]
         rows = [*others, row]
         rows.sort(key=lambda r: (r.split, r.kind, r.points))
         content = json.dumps([r.model_dump(mode="json") for r in rows], indent=1)

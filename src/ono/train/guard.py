@@ -9,6 +9,7 @@ import torch
 
 from ono.data.batches import Batch, View
 from ono.evaluate.operator import Operator
+from ono.nn.whitening import failed_factorisations
 from ono.train.state import State
 from ono.train.step import sample_losses
 
@@ -16,8 +17,10 @@ from ono.train.step import sample_losses
 class Guard:
     """Remember the batches since the device was last asked whether all steps were finite."""
 
-    def __init__(self, view: View, device: torch.device, batches: int) -> None:
-        self.view, self.device = view, device
+    def __init__(
+        self, view: View, device: torch.device, batches: int, gradient_loss: float
+    ) -> None:
+        self.view, self.device, self.gradient_loss = view, device, gradient_loss
         self.recent: deque[tuple[int, int, list[int]]] = deque(maxlen=batches)
 
     def remember(self, state: State, batch: Batch) -> None:
@@ -28,11 +31,19 @@ class Guard:
         """Describe the failed step: when, which rows, and what to do."""
         epoch, step, rows = self.recent[-1]
         culprits = self._culprits(operator) or rows
+        advice = (
+            "lower optimiser.learning_rate, check the data with `ono data check "
+            f"{self.view.dataset.path}`, or set train.nonfinite=skip:n"
+        )
+        if failed := failed_factorisations(operator):
+            advice = (
+                f"{failed} covariances could not be factored: raise model.eigen.ridge, lower "
+                f"model.eigen.functions, or {advice}"
+            )
         return (
             f"the loss or its gradient was not finite in epoch {epoch + 1}, at or before step "
             f"{step + 1} ({skipped} skipped, {tolerated} tolerated); dataset rows {culprits[:16]}; "
-            "no such step was applied; lower optimiser.learning_rate, check the data with `ono "
-            f"data check {self.view.dataset.path}`, or set train.nonfinite=skip:n"
+            f"no such step was applied; {advice}"
         )
 
     @torch.no_grad()
@@ -43,6 +54,6 @@ class Guard:
         for _, _, rows in self.recent:
             for row in rows:
                 batch = self.view.read(np.array([row - first])).to(self.device)
-                if not torch.isfinite(sample_losses(operator, batch)).all():
+                if not torch.isfinite(sample_losses(operator, batch, self.gradient_loss)).all():
                     bad.append(row)
         return bad

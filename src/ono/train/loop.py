@@ -21,10 +21,11 @@ import torch
 
 import ono
 from ono.data.batches import epoch_order, load, training_rows
+from ono.data.check import twins
 from ono.data.store import Dataset
 from ono.data.task import Views, refuse_bad_rows, views
 from ono.device import choose_device, describe_device
-from ono.errors import CheckpointError, Interrupted, NonFiniteStep, OnoError
+from ono.errors import CheckpointError, DataError, Interrupted, NonFiniteStep, OnoError
 from ono.evaluate.operator import Card, Operator
 from ono.evaluate.score import Score, score
 from ono.files import write_text
@@ -32,7 +33,7 @@ from ono.nn.whitening import failed_factorisations
 from ono.train import checkpoint as checkpoints
 from ono.train.guard import Guard
 from ono.train.recipe import Recipe
-from ono.train.run import RESULT, Run, commit
+from ono.train.run import RECIPE, RESULT, Run, commit
 from ono.train.signals import StopRequest, stop_on_signals
 from ono.train.state import Event, Kind, Listener, Result, State
 from ono.train.step import Step
@@ -46,7 +47,7 @@ def fit(recipe: Recipe, path: Path, listeners: Sequence[Listener] = ()) -> Resul
     parts = cut(dataset, recipe)
     with run.lock():
         run.refuse_taken()
-        refuse_bad_data(parts)
+        refuse_bad_data(parts, recipe)
         training = _Training(run, recipe, parts, device, listeners)
         run.begin(recipe)
         return training.go()
@@ -72,7 +73,7 @@ def resume(path: Path, listeners: Sequence[Listener] = (), chosen: Path | None =
                 training.warn(f"{warning}; falling back to {start.name}")
             training.restore(start)
         else:
-            refuse_bad_data(parts)
+            refuse_bad_data(parts, recipe)
             run.truncate_metrics(0)
         return training.go()
 
@@ -88,8 +89,16 @@ def cut(dataset: Dataset, recipe: Recipe) -> Views:
     return views(dataset, resolution=data.resolution, limits=limits)
 
 
-def refuse_bad_data(parts: Views) -> None:
+def refuse_bad_data(parts: Views, recipe: Recipe) -> None:
     """Refuse data that cannot be trained on, before the run directory is touched."""
+    if recipe.train.gradient_loss > 0 and parts.train.shape is None:
+        raise DataError(
+            f"train.gradient_loss is {recipe.train.gradient_loss}, but {parts.train.dataset.path} "
+            "is a point cloud, which has no differences; set it to 0"
+        )
+    for finding in twins(parts.train.dataset):
+        if finding.severity == "fatal":
+            raise DataError(f"{parts.train.dataset.path}: {finding}")
     refuse_bad_rows(parts.train, "train")
     refuse_bad_rows(parts.validation, "validation")
     refuse_bad_rows(parts.test, "test")
@@ -129,7 +138,7 @@ class _Training:
         self.per_epoch = -(-len(self.train) // recipe.train.batch)
         self.steps = self.per_epoch * recipe.train.epochs
         self.look_every = 1 if device.type == "cpu" else 50
-        self.guard = Guard(parts.train, device, self.look_every)
+        self.guard = Guard(parts.train, device, self.look_every, recipe.train.gradient_loss)
         self.saved_at = time.monotonic()
         self.newest: tuple[int, Path] | None = None
         self.failed_saves = 0
@@ -148,7 +157,7 @@ class _Training:
             stack.enter_context(torch.random.fork_rng())
             torch.set_rng_state(self.rng)
             stack.callback(torch.set_float32_matmul_precision, precision)
-            if recipe.train.precision != "fp32":
+            if recipe.train.precision == "tf32":
                 torch.set_float32_matmul_precision("high")
             while state.epoch < recipe.train.epochs:
                 self.one_epoch(request)
@@ -181,6 +190,8 @@ class _Training:
 
     def end_epoch(self, began: float) -> None:
         state, train = self.state, self.recipe.train
+        if float(self.step.samples) == 0:
+            raise NonFiniteStep(f"no step of epoch {state.epoch} was finite; nothing was learned")
         record: dict[str, Any] = {
             "epoch": state.epoch,
             "step": state.step,
@@ -240,14 +251,14 @@ class _Training:
     def restore(self, path: Path) -> None:
         content = checkpoints.read_state(path)
         operator = Operator.load(path, self.device)
-        if operator.card.dataset_sha256 != self.dataset.sha256:
+        operator.refuse_other_data(self.dataset)
+        if operator.card.recipe_sha256 != self.recipe.sha256:
             raise CheckpointError(
-                f"{path} was trained on other data than {self.dataset.path} now holds "
-                f"({operator.card.dataset_sha256[:12]} against {self.dataset.sha256[:12]}); "
-                "restore that dataset or start a new run"
+                f"{path} was written with another recipe than {self.run.path / RECIPE} holds now; "
+                "restore that file, or start a new run with `ono train`"
             )
-        self.step.operator.load_state_dict(operator.state_dict())
         try:
+            self.step.operator.load_state_dict(operator.state_dict())
             self.step.restore(content["step_state"])
             self.rng = content["rng"]
             length = int(content["metrics_bytes"])
@@ -306,6 +317,12 @@ class _Training:
         content = {
             "validation": self.state.best,
             "test": test.mean,
+            "test_by_channel": {
+                channel.name: float(mean)
+                for channel, mean in zip(
+                    self.dataset.info.outputs, test.channels.double().mean(0), strict=True
+                )
+            },
             "test_errors": dict(zip(test.rows.tolist(), test.errors.tolist(), strict=True)),
             "epoch": self.state.best_epoch,
             "checkpoint": chosen.name,

@@ -244,12 +244,16 @@ def _find(source: str | Path) -> Path | Traversable:
     raise RecipeError(f"no recipe {str(source)!r}; {nearest(str(source), packaged)}")
 
 
+_TEXT = ("data.path",)
+"""Overrides taken to the letter: a path may look like a number or hold a comment sign."""
+
+
 def _override(content: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise RecipeError(f"override {text!r} must be key=value, such as train.epochs=10")
     try:
-        parsed = yaml.load(value, _StrictLoader)
+        parsed = value if key in _TEXT else yaml.load(value, _StrictLoader)
     except yaml.YAMLError:
         raise RecipeError(f"override {text!r}: the value is not valid YAML") from None
     *parents, last = key.split(".")

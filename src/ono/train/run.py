@@ -75,7 +75,9 @@ class Run:
                         self.path.rmdir()
 
     def refuse_taken(self) -> None:
-        """Refuse a directory that already holds a run."""
+        """Refuse a directory that already holds a run or a dataset."""
+        if (self.path / "dataset.json").exists():
+            raise InputError(f"{self.path} is a dataset; choose another directory with --out")
         if (self.path / RECIPE).exists():
             raise InputError(
                 f"{self.path} already holds a run; continue it with `ono resume {self.path}` or "
@@ -173,7 +175,12 @@ def commit() -> str | None:
                 check=True,
                 timeout=5,
             ).stdout.strip()
-            for arguments in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "."))
+            for arguments in (
+                ("rev-parse", "--short=12", "HEAD"),
+                ("status", "--porcelain", "."),
+                # Fails where ono only lies inside another project's tree.
+                ("ls-files", "--error-unmatch", str(Path(__file__))),
+            )
         ]
     except (OSError, subprocess.SubprocessError):
         return None

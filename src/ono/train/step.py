@@ -18,7 +18,7 @@ from torch import Tensor
 from ono.data.batches import Batch
 from ono.evaluate.metrics import gradient_relative_l2, relative_l2
 from ono.evaluate.operator import Operator
-from ono.nn.moments import commit
+from ono.nn.moments import Moments, commit
 from ono.train.recipe import Recipe
 
 
@@ -53,6 +53,7 @@ class Step:
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self.samples = torch.zeros((), dtype=torch.float64, device=device)
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
+        self.applied = torch.zeros((), dtype=torch.float64, device=device)
 
     @property
     def evaluated(self) -> Operator:
@@ -97,6 +98,7 @@ class Step:
             "loss_sum": self.loss_sum.cpu(),
             "samples": self.samples.cpu(),
             "skipped": self.skipped.cpu(),
+            "applied": self.applied.cpu(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -107,16 +109,22 @@ class Step:
         content = self.optimiser.state_dict()
         content["state"] = {int(k): v for k, v in state["moments"].items()}
         self.optimiser.load_state_dict(content)
-        for name in ("loss_sum", "samples", "skipped"):
+        for name in ("loss_sum", "samples", "skipped", "applied"):
             getattr(self, name).copy_(state[name])
 
     @torch.no_grad()
     def _update_average(self, applied: Tensor) -> None:
         if self.average is None:
             return
-        share = (1 - self.recipe.train.weight_average) * applied
+        self.applied += applied
+        # The first weights are forgotten quickly: n steps know nothing of a longer average.
+        start = (1 + self.applied) / (10 + self.applied)
+        share = (1 - start.clamp_max(self.recipe.train.weight_average)) * applied
         for mean, new in zip(self.average.parameters(), self.operator.parameters(), strict=True):
             mean.lerp_(new, share.to(mean.dtype))
+        for mine, theirs in zip(_moments(self.average), _moments(self.operator), strict=True):
+            mine.running.copy_(theirs.running)
+            mine.updates.copy_(theirs.updates)
 
     @torch.no_grad()
     def _count(self, losses: Tensor, applied: Tensor) -> None:
@@ -129,6 +137,10 @@ class Step:
         if self.recipe.train.precision == "bf16":
             return torch.autocast(device.type, torch.bfloat16)
         return contextlib.nullcontext()
+
+
+def _moments(operator: Operator) -> list[Moments]:
+    return [part for part in operator.modules() if isinstance(part, Moments)]
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
