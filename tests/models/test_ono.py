@@ -20,6 +20,7 @@ from ono.errors import NotCalibrated, ShapeError, UnsupportedDomain
 from ono.evaluate.calibrate import calibrate
 from ono.models.ono import ONO
 from ono.models.ono_config import ONOConfig
+from ono.nn.whitening import orthonormality_defect
 
 ATTENTIONS = ["efficient", "linear", "galerkin", "softmax", "nystrom"]
 
@@ -314,6 +315,7 @@ def test_eigenfunctions_are_orthonormal_over_the_calibration_data() -> None:
         psi = model.eigenfunctions(domain, values, layer=layer).flatten(0, 1)
         gram = torch.einsum("nhi,nhj->hij", psi, psi) / len(psi)
         assert torch.allclose(gram, torch.eye(4).double().expand(2, 4, 4), atol=1e-8)
+    assert orthonormality_defect(model) < 1e-8
     with pytest.raises(ShapeError, match="layer must be 0 to 1, got 2"):
         model.eigenfunctions(domain, values, layer=2)
 

@@ -13,7 +13,13 @@ from ono.errors import NotCalibrated
 from ono.nn.eigen_options import EigenOptions
 from ono.nn.measure import Measure
 from ono.nn.moments import commit
-from ono.nn.whitening import Whitening, failed_factorisations, inverse_cholesky, second_moment
+from ono.nn.whitening import (
+    Whitening,
+    failed_factorisations,
+    inverse_cholesky,
+    orthonormality_defect,
+    second_moment,
+)
 
 UNIFORM = Measure()
 
@@ -182,3 +188,14 @@ def test_state_survives_saving_copying_and_needs_no_training_first() -> None:
     twin = copy.deepcopy(trained)
     assert torch.equal(twin.frozen(), trained.frozen())
     assert not any(buffer.requires_grad for buffer in trained.buffers())
+
+
+def test_the_defect_is_that_of_the_functions_on_the_calibration_data() -> None:
+    whitening = Whitening(EigenOptions(functions=4, heads=2, ridge=0.1))
+    g_hat = features(14)
+    whitening.observe(g_hat, UNIFORM)
+    whitening.moments.settle()
+    psi = whitening.eval().eigenfunctions(g_hat, whitening.frozen())
+    defects = torch.linalg.matrix_norm(gram(psi, 2) - eye_like(gram(psi, 2)))
+    assert orthonormality_defect(whitening) == pytest.approx(float(defects.max()), rel=1e-9)
+    assert orthonormality_defect(whitening) > 0.01  # what so large a ridge does

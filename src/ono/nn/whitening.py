@@ -119,6 +119,22 @@ class Whitening(nn.Module):
         return inverse
 
 
+@torch.no_grad()
+def orthonormality_defect(module: nn.Module) -> float:
+    """Return the largest ‖mean of ψᵀψ - I‖ over all heads inside a calibrated module.
+
+    Over the calibration data the mean of ψᵀψ is L⁻¹ C L⁻ᵀ, so the matrices say it without the data.
+    """
+    defects = [0.0]
+    for part in module.modules():
+        if isinstance(part, Whitening):
+            inverse, _ = inverse_cholesky(part.moments.exact, part.options.ridge)
+            gram = inverse @ part.moments.exact @ inverse.mT
+            identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+            defects.append(float(torch.linalg.matrix_norm(gram - identity).max()))
+    return max(defects)
+
+
 def failed_factorisations(module: nn.Module) -> int:
     """Return how many Cholesky factorisations have failed inside a module (waits for it)."""
     return sum(int(part.failures) for part in module.modules() if isinstance(part, Whitening))

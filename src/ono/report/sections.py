@@ -196,6 +196,8 @@ def health(found: Evidence) -> str:
             ("Ridge, relative to the mean diagonal", f"{config.eigen.ridge:g}"),
             ("Failed factorisations", str(last.get("failed_factorisations", "not recorded"))),
         ]
+        if "orthonormality_defect" in last:
+            rows.append(("Defect ‖mean ψᵀψ - I‖", f"{last['orthonormality_defect']:.1e}"))
     skipped = last.get("skipped", "not recorded")
     rows.append(("Skipped steps", f"{skipped} ({recipe.skips} tolerated)"))
     if found.outcome is not None:

@@ -29,7 +29,7 @@ from ono.errors import CheckpointError, DataError, Interrupted, NonFiniteStep, O
 from ono.evaluate.operator import Card, Operator
 from ono.evaluate.score import Score, score
 from ono.files import write_text
-from ono.nn.whitening import failed_factorisations
+from ono.nn.whitening import failed_factorisations, orthonormality_defect
 from ono.train import checkpoint as checkpoints
 from ono.train.guard import Guard
 from ono.train.recipe import Recipe
@@ -204,6 +204,7 @@ class _Training:
         better, before = False, (state.best, state.best_epoch)
         if validated:
             record["validation"] = self.validate().mean
+            record["orthonormality_defect"] = orthonormality_defect(self.step.evaluated)
             better = record["validation"] < state.best
             if better:
                 state.best, state.best_epoch = record["validation"], state.epoch
