@@ -164,7 +164,8 @@ def eigenfunctions(found: Evidence) -> str:
         exact = "" if options.eval_covariance == "calibrated" else "nearly "
         claim = (
             f"The {options.functions} eigenfunctions ψ of a head are {exact}orthonormal over the "
-            "training data: over its samples and points together, not within one sample. "
+            "training data, up to the ridge: over its samples and points together, not within one "
+            "sample. How far they are from it stands under the numerics. "
         )
     else:
         claim = f"This layer normalises with {options.norm}; its functions are not orthonormal. "
