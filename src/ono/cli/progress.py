@@ -100,14 +100,3 @@ def _errors(event: Event) -> str:
         if event.details[trouble]:
             text += f"  {trouble.replace('_', ' ')} {event.details[trouble]}"
     return text
-
-
-def duration(seconds: float) -> str:
-    """Write a time span for people.
-
-    >>> duration(75.2), duration(9.04)
-    ('1 min 15 s', '9.0 s')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{int(seconds // 60)} min {int(seconds % 60)} s"

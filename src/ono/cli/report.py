@@ -16,8 +16,9 @@ def report(
     ] = None,
 ) -> None:
     """Write a self-contained report with curves, pictures and eigenfunctions."""
-    from ono.cli.progress import duration, working
+    from ono.cli.progress import working
     from ono.report.html import write_report
+    from ono.report.words import duration
     from ono.train.run import Run
 
     with working("drawing"):

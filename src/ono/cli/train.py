@@ -64,7 +64,7 @@ def extra_listeners(recipe: Recipe, path: Path) -> list[Listener]:
 
 def show_result(result: Result) -> None:
     """Print how a run ended."""
-    from ono.cli.progress import duration
+    from ono.report.words import duration
     from ono.train.run import Run
 
     typer.echo(

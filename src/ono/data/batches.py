@@ -106,7 +106,7 @@ class View:
             coords = self._subsample(data.coords, rows)
         weights = self._weights(rows)
         if data.params is not None:
-            params = _tensor(data.params[rows])[:, None].expand(-1, values.shape[1], -1)
+            params = float_tensor(data.params[rows])[:, None].expand(-1, values.shape[1], -1)
             values = torch.cat((values, params), -1)
         return Batch(
             Domain(coords, self.shape, weights), values, target, torch.from_numpy(rows.copy())
@@ -134,7 +134,7 @@ class View:
             grid = picked.reshape(len(rows), *shape, picked.shape[-1])
             cut = (slice(None), *(slice(None, None, self.stride),) * len(shape))
             picked = grid[cut].reshape(len(rows), -1, picked.shape[-1])
-        return _tensor(picked)
+        return float_tensor(picked)
 
     def _read_ragged(self, rows: Array) -> Batch:
         data, offsets = self.dataset, self.dataset.offsets
@@ -145,7 +145,7 @@ class View:
         def padded(array: Array) -> Tensor:
             block = torch.zeros(len(spans), longest, *array.shape[1:])
             for i, span in enumerate(spans):
-                block[i, : span.stop - span.start] = _tensor(array[span])
+                block[i, : span.stop - span.start] = float_tensor(array[span])
             return block
 
         mask = padded(np.ones((len(data.coords), 1), np.float32))[..., 0] > 0
@@ -154,7 +154,7 @@ class View:
             weights = weights / weights.sum(-1, keepdim=True)
         values = padded(data.inputs)
         if data.params is not None:
-            params = _tensor(data.params[rows])[:, None].expand(-1, longest, -1)
+            params = float_tensor(data.params[rows])[:, None].expand(-1, longest, -1)
             values = torch.cat((values, params), -1)
         domain = Domain(padded(data.coords), None, weights, mask)
         return Batch(domain, values, padded(data.outputs), torch.from_numpy(rows.copy()))
@@ -268,7 +268,8 @@ def _parts(order: Array, size: int) -> list[Array]:
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-def _tensor(array: Array) -> Tensor:
+def float_tensor(array: Array) -> Tensor:
+    """Copy an array into a float32 tensor."""
     return torch.from_numpy(np.array(array, dtype=np.float32))
 
 

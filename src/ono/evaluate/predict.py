@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ono.data.batches import float_tensor
 from ono.data.info import Array
 from ono.domain import Domain, trapezoidal
 from ono.errors import ShapeError
@@ -58,7 +59,7 @@ def predict(
     results = []
     operator.eval()
     for start in range(0, len(flat), batch):
-        values = _tensor(flat[start : start + batch]).to(device)
+        values = float_tensor(flat[start : start + batch]).to(device)
         here = place[start : start + batch] if len(place) > 1 else place
         domain = Domain(here.to(device).expand(len(values), -1, -1), grid)
         if measure is not None:
@@ -159,7 +160,7 @@ def _as_weights(
         )
     if not np.isfinite(rows).all() or (rows < 0).any() or (rows.sum(1) <= 0).any():
         raise ShapeError("weights must be finite, not negative, and positive somewhere")
-    return _tensor(rows / rows.sum(1, keepdims=True))
+    return float_tensor(rows / rows.sum(1, keepdims=True))
 
 
 def _as_coords(
@@ -180,7 +181,7 @@ def _as_coords(
         )
     if not np.isfinite(place).all():
         raise ShapeError("coords hold NaN or infinite values")
-    return _tensor(place)
+    return float_tensor(place)
 
 
 def as_queries(operator: Operator, points: Array) -> Tensor:
@@ -191,7 +192,7 @@ def as_queries(operator: Operator, points: Array) -> Tensor:
     if not np.isfinite(points).all():
         bad = np.flatnonzero(~np.isfinite(points).all(1))
         raise ShapeError(f"query points hold NaN or infinite values in rows {bad[:10].tolist()}")
-    return _tensor(points)
+    return float_tensor(points)
 
 
 def _outside(operator: Operator, points: Tensor | None) -> int:
@@ -208,8 +209,4 @@ def scattered_points(operator: Operator, count: int, seed: int = 0) -> Tensor:
     rng = np.random.default_rng(seed)
     unit = rng.random((count, operator.card.mesh.dim))
     normaliser = operator.normaliser
-    return _tensor(unit) * normaliser.coord_span.cpu() + normaliser.coord_low.cpu()
-
-
-def _tensor(array: Array) -> Tensor:
-    return torch.from_numpy(np.array(array, dtype=np.float32))
+    return float_tensor(unit) * normaliser.coord_span.cpu() + normaliser.coord_low.cpu()

@@ -82,9 +82,9 @@ class ONO(nn.Module):
         self.lower = nn.ModuleList(
             NNBlock(_attention(width, config.lower), width, hidden) for _ in range(config.layers)
         )
-        projection = FFN(width, hidden, out_channels)
+        projection: nn.Module = FFN(width, hidden, out_channels)
         if config.head == "linear":
-            projection = cast(FFN, nn.Linear(width, out_channels))
+            projection = nn.Linear(width, out_channels)
         self.upper = nn.ModuleList()
         for layer in range(config.layers):
             last = config.block == "post" and layer == config.layers - 1

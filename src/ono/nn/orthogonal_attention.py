@@ -78,7 +78,7 @@ class OrthogonalAttention(nn.Module):
         self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
     ) -> tuple[Float[Tensor, "heads eigen eigen"], Tensor]:
         """Return the kernel between features, folded or fresh, and the statistics it came from."""
-        if not self.training and isinstance(self.norm, Whitening) and self.is_folded:
+        if not self.training and self.is_folded:
             return self.folded, self.folded
         statistics = self.norm.statistics(g_hat, measure)
         return self.norm.kernel(self.mu, statistics), statistics

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel
 
 from ono.data.store import Dataset
 from ono.data.task import Views
@@ -16,13 +16,12 @@ from ono.errors import CheckpointError, DataError, InputError, NotCalibrated
 from ono.evaluate.operator import Card, Operator
 from ono.models.ono_config import ONOConfig
 from ono.report.predictions import Pictures, look
+from ono.train.evaluations import Row, read_evaluations
 from ono.train.loop import cut
 from ono.train.recipe import Recipe
 from ono.train.run import ENVIRONMENT, EVENTS, RESULT, Run, read_metrics
 
 T = TypeVar("T")
-
-EVALUATIONS = "evaluations.json"
 
 
 class Outcome(BaseModel, frozen=True):
@@ -44,20 +43,6 @@ class Outcome(BaseModel, frozen=True):
     failed_saves: int = 0
 
 
-class Evaluation(BaseModel, frozen=True):
-    """One line of `evaluations.json`: errors on another grid, or at scattered points."""
-
-    kind: str
-    points: int
-    resolution: tuple[int, ...] | None = None
-    split: str = "test"
-    mean: float
-    median: float
-    worst: float
-    samples: int
-    seconds: float
-
-
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """All that a report shows. Where something is missing, a sentence says why."""
@@ -67,7 +52,7 @@ class Evidence:
     metrics: list[dict[str, Any]]
     environment: dict[str, Any]
     events: list[dict[str, Any]]
-    evaluations: list[Evaluation]
+    evaluations: list[Row]
     card: Card | None
     parts: Views | None
     pictures: Pictures | None
@@ -98,7 +83,7 @@ def gather(path: Path, layer: int | None = None) -> Evidence:
         metrics=read_metrics(path),
         environment=_json(path / ENVIRONMENT, {}),
         events=_lines(path / EVENTS),
-        evaluations=_evaluations(path / EVALUATIONS),
+        evaluations=read_evaluations(path),
         card=None if operator is None else operator.card,
         parts=parts,
         pictures=pictures,
@@ -143,17 +128,6 @@ def _outcome(run: Run) -> Outcome | None:
     except ValueError as error:
         reason = str(error).splitlines()[0]
         raise CheckpointError(f"{run.path / RESULT} cannot be read: {reason}") from None
-
-
-def _evaluations(file: Path) -> list[Evaluation]:
-    try:
-        given = TypeAdapter(list[Evaluation]).validate_python(_json(file, []))
-    except ValidationError as error:
-        raise InputError(
-            f"{file} is not a list of evaluations: {str(error).splitlines()[0]}; delete it and "
-            "evaluate again"
-        ) from None
-    return list({(e.kind, e.split, e.points): e for e in given}.values())
 
 
 def _json(file: Path, otherwise: Any) -> Any:

@@ -11,7 +11,8 @@ from ono.errors import InputError
 from ono.files import write_text
 from ono.report import sections
 from ono.report.evidence import Evidence, Outcome, gather
-from ono.report.page import duration, number, page, paragraph, tiles
+from ono.report.page import number, page, paragraph, tiles
+from ono.report.words import duration
 
 
 def write_report(run: Path, out: Path | None = None, *, layer: int | None = None) -> Path:

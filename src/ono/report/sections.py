@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from ono.models.ono_config import ONOConfig
 from ono.report import figures
 from ono.report.charts import NARROW
-from ono.report.evidence import Evaluation, Evidence
-from ono.report.page import duration, facts, folded, number, numbers, picture, section
+from ono.report.evidence import Evidence
+from ono.report.page import facts, folded, number, numbers, picture, section
+from ono.report.words import duration
+from ono.train.evaluations import Row
 
 _DRAWN_OUTPUTS = 4
 _SHOWN_WARNINGS = 5
@@ -145,7 +147,7 @@ def resolutions(found: Evidence) -> str:
     )
 
 
-def where(evaluation: Evaluation) -> str:
+def where(evaluation: Row) -> str:
     """Name an evaluation."""
     if evaluation.kind != "grid":
         name = "scattered points"

@@ -37,7 +37,7 @@ class Row(BaseModel, frozen=True, extra="forbid"):
     worst: float
     samples: int
     seconds: float
-    checkpoint: str
+    checkpoint: str = ""
 
 
 _ROWS = TypeAdapter(list[Row])
@@ -52,7 +52,8 @@ def read_evaluations(run: Path) -> list[Row]:
         return _ROWS.validate_json(file.read_text(encoding="utf-8"))
     except ValidationError as error:
         raise CheckpointError(
-            f"{file} is not valid ({error.error_count()} mistakes); delete it and evaluate again"
+            f"{file} is not a list of evaluations: {str(error).splitlines()[0]}; delete it and "
+            "evaluate again"
         ) from None
 
 
