@@ -46,11 +46,10 @@ def measure(recipe: Recipe, every: int) -> tuple[list[Row], str]:
     device = torch.device(choose_device(recipe.train.device))
     parts = cut(Dataset.open(recipe.data.path), recipe)
     card = Card.of(
-        parts.train.dataset.info,
+        parts.train,
         model=recipe.model.name,
         config=recipe.model.config,
         seed=recipe.seed,
-        dataset_sha256=parts.train.dataset.sha256,
         recipe_sha256=recipe.sha256,
         version=ono.__version__,
     )

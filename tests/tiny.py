@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ono.data.info import Array, Channel, Info, Mesh, Provenance, Split
+from ono.data.info import Array, ArrayName, Channel, Info, Mesh, Provenance, Split, Task
 from ono.data.store import Dataset, write_dataset
 from ono.train.recipe import Recipe
 
@@ -67,6 +67,43 @@ def dataset(
         "outputs": u if outputs is None else outputs,
     }
     return write_dataset(path, info, arrays)  # type: ignore[arg-type]
+
+
+def series(path: Path, task: Task = "rollout", *, frames: int = 6) -> Dataset:
+    """Write heat flow: every mode of a random field decays at its own rate.
+
+    As a roll-out the frames are all there is; timed, the field at t = 0 is the input.
+    """
+    random = np.random.default_rng(0)
+    coords, _, _ = fields()
+    times = 0.02 * np.arange(frames, dtype=np.float32)
+    start, outputs = np.zeros((SAMPLES, SIDE**2)), np.zeros((SAMPLES, frames, SIDE**2))
+    for i in range(3):
+        for j in range(3):
+            mode = np.cos(np.pi * i * coords[:, 0]) * np.cos(np.pi * j * coords[:, 1])
+            amplitude = random.standard_normal((SAMPLES, 1))
+            decay = np.exp(-(np.pi**2) * (i * i + j * j) * times)
+            start += amplitude * mode
+            outputs += (amplitude * decay)[..., None] * mode
+    rollout = task == "rollout"
+    info = Info(
+        name="heat",
+        task=task,
+        mesh=Mesh(kind="grid", dim=2, shape=(SIDE, SIDE), shared=True),
+        inputs=() if rollout else (Channel(name="start", unit="K"),),
+        outputs=(Channel(name="temperature", unit="K"),),
+        samples=SAMPLES,
+        splits=SPLITS,
+        provenance=Provenance(maker="tests"),
+    )
+    known = np.zeros((SAMPLES, SIDE**2, 0)) if rollout else start[..., None]
+    arrays: dict[ArrayName, Array] = {
+        "coords": coords,
+        "inputs": known.astype(np.float32),
+        "outputs": outputs[..., None].astype(np.float32),
+        "times": times,
+    }
+    return write_dataset(path, info, arrays)
 
 
 def content(data: Path, **train: Any) -> dict[str, Any]:

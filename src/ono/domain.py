@@ -93,6 +93,19 @@ class Domain:
 
         return Domain(self.coords[:, order], None, pick(self.weights), pick(self.mask))
 
+    def repeat(self, times: int) -> Domain:
+        """Return every sample so many times in a row.
+
+        >>> Domain.grid((3, 3), batch=2).repeat(5).batch
+        10
+        """
+
+        def again(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.repeat_interleave(times, 0)
+
+        coords = self.coords.repeat_interleave(times, 0)
+        return Domain(coords, self.shape, again(self.weights), again(self.mask))
+
     def to(self, device: torch.device | str) -> Domain:
         """Return this domain on another device."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ono.data.batches import Resident, Streamed, View, epoch_order, in_order, load
+from ono.data.batches import Resident, Streamed, View, Window, epoch_order, in_order, load
 from ono.data.normalise import Normaliser
 from ono.data.store import (
     Array,
@@ -19,6 +19,7 @@ from ono.data.store import (
     Info,
     Mesh,
     Provenance,
+    Task,
     write_dataset,
 )
 from ono.data.task import resolutions, stride_for
@@ -167,19 +168,61 @@ def test_a_constant_channel_keeps_its_scale(tmp_path: Path) -> None:
     assert torch.equal(encoded, torch.zeros_like(encoded))
 
 
-def test_other_tasks_are_refused_by_name(tmp_path: Path) -> None:
-    times: dict[str, Array] = {"times": np.arange(2.0)}
+def series(tmp_path: Path, task: Task, frames: int = 5) -> Dataset:
+    """Store the grid with outputs that grow by one from frame to frame, and a second channel."""
     data = grid(tmp_path)
-    outputs = np.repeat(np.array(data.outputs)[:, None], 2, 1)
+    field = np.concatenate((data.outputs, -np.array(data.outputs)), -1)
+    steps = np.arange(frames, dtype=np.float32)
     arrays: dict[ArrayName, Array] = {
         "coords": np.array(data.coords),
         "inputs": np.array(data.inputs),
-        "outputs": outputs,
-        **times,  # type: ignore[dict-item]
+        "outputs": field[:, None] + steps[:, None, None],
+        "times": 10 * steps,
     }
-    timed = store(tmp_path / "timed", data.info.mesh, arrays, task="timed")
-    with pytest.raises(DataError, match="is a timed task"):
-        View(timed, timed.rows("train"))
+    channels = (Channel(name="u"), Channel(name="v"))
+    return store(tmp_path / task, data.info.mesh, arrays, task=task, outputs=channels)
+
+
+def test_a_timed_batch_has_its_times_and_thins_every_frame(tmp_path: Path) -> None:
+    data = series(tmp_path, "timed")
+    batch = View(data, data.rows("train"), 2).read(np.array([1, 0]))
+    shape, stored = data.info.mesh.shape or (), np.array(data.outputs)[[1, 0]]
+    expected = stored.reshape(2, 5, *shape, 2)[:, :, ::2, ::2].reshape(2, 5, -1, 2)
+    assert batch.times is not None and batch.times.tolist() == [0, 10, 20, 30, 40]
+    assert batch.target.numpy() == pytest.approx(expected)
+    assert batch.history is None
+
+
+def test_a_rollout_splits_its_frames_and_picks_channels(tmp_path: Path) -> None:
+    data = series(tmp_path, "rollout")
+    view = View(data, data.rows("train"), window=Window(3, 2), channels=(1,))
+    batch = view.read(np.array([0]))
+    assert batch.history is not None
+    frames = np.concatenate((batch.history, batch.target), 1)
+    assert frames == pytest.approx(np.array(data.outputs)[:1, :, :, 1:])
+    assert batch.target.shape[1] == 2 and batch.times is not None
+    assert batch.times.tolist() == [30, 40]
+    assert [channel.name for channel in view.outputs] == [data.info.outputs[1].name]
+
+
+@pytest.mark.parametrize(("task", "window"), [("timed", Window(1, 1)), ("rollout", None)])
+def test_a_window_belongs_to_rollouts(tmp_path: Path, task: Task, window: Window | None) -> None:
+    data = series(tmp_path, task)
+    with pytest.raises(DataError, match=f"is a {task} task"):
+        View(data, data.rows("train"), window=window)
+
+
+@pytest.mark.parametrize("kind", [Resident, Streamed])
+def test_gathered_series_equal_what_is_read(
+    tmp_path: Path, kind: type[Resident] | type[Streamed]
+) -> None:
+    data = series(tmp_path, "rollout")
+    view = View(data, data.rows("train"), window=Window(2, 3))
+    (batch,) = kind(view, CPU).batches(np.array([1, 0]), 2)
+    expected = view.read(np.array([1, 0]))
+    assert batch.history is not None and expected.history is not None
+    assert torch.equal(batch.history, expected.history)
+    assert torch.equal(batch.target, expected.target)
 
 
 def test_weights_of_a_dataset_survive_a_stride(tmp_path: Path) -> None:

@@ -117,5 +117,5 @@ def test_full_ns2d_is_solved_finely_and_stored_coarsely() -> None:
     assert plan.info.mesh.shape == (64, 64)
     drawn = plan.draw(0, 0)
     assert drawn["vorticity"].shape == (256, 256)
-    np.testing.assert_array_equal(drawn["inputs"][:, 0], drawn["vorticity"][::4, ::4].ravel())
+    np.testing.assert_array_equal(drawn["draws"], drawn["vorticity"][::4, ::4].ravel())
     np.testing.assert_allclose(plan.fixed["coords"][1], [0, 1 / 64])

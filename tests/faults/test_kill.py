@@ -14,6 +14,7 @@ import tiny
 import torch
 
 import ono
+from ono.data.batches import View
 from ono.evaluate.operator import Card, Operator
 from ono.train import checkpoint as checkpoints
 
@@ -24,8 +25,9 @@ MOMENTS = 20
 def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
     path = tmp_path_factory.mktemp("kill") / "data"
     data, config = tiny.dataset(path), tiny.recipe(path).model.config
-    hashes = {"dataset_sha256": "0", "recipe_sha256": "0", "version": ono.__version__}
-    return Operator(Card.of(data.info, model="ono", config=config, seed=0, **hashes))
+    hashes = {"recipe_sha256": "0", "version": ono.__version__}
+    view = View(data, data.rows("train"))
+    return Operator(Card.of(view, model="ono", config=config, seed=0, **hashes))
 
 
 def mark(operator: Operator, step: int) -> None:

@@ -290,6 +290,29 @@ def test_times_share_one_lower_flow() -> None:
     assert torch.allclose(later, together, rtol=1e-8, atol=1e-10)
 
 
+def test_calibration_sees_every_time_that_enters_the_lower_flow() -> None:
+    domain, values = cloud()
+    times = torch.rand(3, 5, dtype=torch.float64)
+    model = build(timed=True, time={"to": "g"})
+    twin = copy.deepcopy(model)
+    calibrate(model, [(domain, values, times)])
+    calibrate(twin, [(domain, values, times[:, index]) for index in range(5)])
+    together = model.eval()(domain, values, time=times)
+    for index in range(5):
+        one = twin.eval()(domain, values, time=times[:, index])
+        assert torch.allclose(together[:, index], one, rtol=1e-8, atol=1e-10)
+
+
+def test_mesh_positions_tell_nodes_apart_that_lie_at_the_same_place() -> None:
+    coords = torch.rand(2, 12, 2, dtype=torch.float64)
+    coords[:, 5] = coords[:, 2]
+    domain, values = Domain(coords, (4, 3)), torch.zeros(2, 12, 1, dtype=torch.float64)
+    output = calibrated(build(position="mesh"), domain, values)(domain, values)
+    assert not torch.allclose(output[:, 5], output[:, 2])
+    with pytest.raises(UnsupportedDomain, match="structured mesh"):
+        build(position="mesh")(Domain(coords), values)
+
+
 def test_train_and_eval_agree_when_the_batch_is_the_training_set() -> None:
     domain, values = cloud()
     model = build()

@@ -14,6 +14,7 @@ import tiny
 import torch
 
 import ono
+from ono.data.batches import View
 from ono.data.store import Dataset
 from ono.errors import CheckpointError
 from ono.evaluate.operator import Card, Operator
@@ -35,10 +36,11 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
     path = tmp_path_factory.mktemp("checkpoint") / "data"
     data: Dataset = tiny.dataset(path)
     config = tiny.recipe(path).model.config
-    hashes = {"dataset_sha256": "0", "recipe_sha256": "0", "version": ono.__version__}
+    hashes = {"recipe_sha256": "0", "version": ono.__version__}
+    view = View(data, data.rows("train"))
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return Operator(Card.of(data.info, model="ono", config=config, seed=0, **hashes))
+        return Operator(Card.of(view, model="ono", config=config, seed=0, **hashes))
 
 
 def write(directory: Path, operator: Operator, *steps: int) -> list[Path]:

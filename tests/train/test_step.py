@@ -36,11 +36,10 @@ def changed(data: Dataset, section: str = "train", **values: Any) -> Recipe:
 
 def begin(data: Dataset, recipe: Recipe) -> Step:
     card = Card.of(
-        data.info,
+        View(data, data.rows("train")),
         model="ono",
         config=recipe.model.config,
         seed=0,
-        dataset_sha256=data.sha256,
         recipe_sha256=recipe.sha256,
         version=ono.__version__,
     )
@@ -103,7 +102,9 @@ def test_the_gradient_term_is_that_of_central_differences(data: Dataset) -> None
     step = begin(data, changed(data))
     batch = next(batches(data))
     with torch.no_grad():
-        extra = sample_losses(step.operator, batch, 0.5) - sample_losses(step.operator, batch)
+        extra = sample_losses(step.operator, batch, gradient_loss=0.5) - sample_losses(
+            step.operator, batch
+        )
         pred = step.operator(batch.domain, batch.values)
     side = tiny.SIDE
     for got, p, u in zip(extra, pred, batch.target, strict=True):

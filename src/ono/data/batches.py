@@ -11,15 +11,15 @@ import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ono.data.info import Array
+from ono.data.info import Array, Channel
 from ono.data.store import Dataset
 from ono.domain import Domain, trapezoidal
 from ono.errors import DataError
@@ -30,39 +30,64 @@ _READ_ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some samples on one device: where, what goes in, what should come out, which rows."""
+    """Some samples on one device: where, what goes in, what should come out, which rows.
+
+    A `timed` target is [batch time points out] with the `times` it belongs to. A `rollout` also
+    has the frames before its target, `history` [batch time points out].
+    """
 
     domain: Domain
     values: Float[Tensor, "batch points channels"]
     target: Float[Tensor, "batch ... out"]
     rows: Int[Tensor, " batch"]
+    times: Float[Tensor, " time"] | None = None
+    history: Float[Tensor, "batch frames points out"] | None = None
 
     def to(self, device: torch.device | str) -> Batch:
         """Return this batch on another device."""
+
+        def move(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x.to(device, non_blocking=True)
+
         return Batch(
             self.domain.to(device),
             self.values.to(device, non_blocking=True),
             self.target.to(device, non_blocking=True),
             self.rows,
+            move(self.times),
+            move(self.history),
         )
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """The frames of a series that a roll-out uses: so many are known, so many are asked for."""
+
+    history: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class View:
-    """Some rows of a dataset, on every `stride`-th node along each axis of its grid."""
+    """Some rows of a dataset, on every `stride`-th node along each axis of its mesh.
+
+    `channels` picks outputs by their place; a `rollout` needs a `window`.
+    """
 
     dataset: Dataset
     rows: range
     stride: int = 1
+    window: Window | None = None
+    channels: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.dataset.info.task != "steady":
-            raise DataError(
-                f"{self.dataset.path} is a {self.dataset.info.task} task; this version trains "
-                "steady ones"
-            )
         if self.stride > 1 and self.dataset.offsets is not None:
-            raise DataError("a point cloud has no stride; only grids can be subsampled")
+            raise DataError("a point cloud has no stride; only meshes with a shape can be thinned")
+        if (self.window is not None) != (self.dataset.info.task == "rollout"):
+            raise DataError(
+                f"{self.dataset.path} is a {self.dataset.info.task} task; a window of frames is "
+                "for roll-outs, and a roll-out needs one"
+            )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -79,6 +104,20 @@ class View:
         return len(self.dataset.info.inputs) + len(self.dataset.info.params)
 
     @property
+    def outputs(self) -> tuple[Channel, ...]:
+        """The output channels this view has."""
+        known = self.dataset.info.outputs
+        return known if self.channels is None else tuple(known[i] for i in self.channels)
+
+    @property
+    def times(self) -> Array | None:
+        """When the targets are."""
+        times, window = self.dataset.times, self.window
+        if times is None or window is None:
+            return times
+        return np.asarray(times[window.history : window.history + window.steps])
+
+    @property
     def points(self) -> int:
         """Points of a sample; their mean if samples differ."""
         if self.shape is not None:
@@ -90,7 +129,8 @@ class View:
     def bytes(self) -> int:
         """Roughly what all rows take in memory as float32."""
         mesh = self.dataset.info.mesh
-        channels = self.in_channels + len(self.dataset.info.outputs)
+        frames = 1 if self.dataset.times is None else len(self.dataset.times)
+        channels = self.in_channels + frames * len(self.outputs)
         return 4 * len(self) * self.points * (channels + (0 if mesh.shared else mesh.dim))
 
     def read(self, index: Array) -> Batch:
@@ -100,6 +140,7 @@ class View:
             return self._read_ragged(rows)
         data, mesh = self.dataset, self.dataset.info.mesh
         values, target = self._subsample(data.inputs, rows), self._subsample(data.outputs, rows)
+        history, target = self._frames(target)
         if mesh.shared:
             coords = self._subsample(data.coords[None], np.zeros(1, int)).expand(len(rows), -1, -1)
         else:
@@ -108,9 +149,21 @@ class View:
         if data.params is not None:
             params = float_tensor(data.params[rows])[:, None].expand(-1, values.shape[1], -1)
             values = torch.cat((values, params), -1)
-        return Batch(
-            Domain(coords, self.shape, weights), values, target, torch.from_numpy(rows.copy())
-        )
+        domain = Domain(coords, self.shape, weights)
+        kept = torch.from_numpy(rows.copy())
+        return Batch(domain, values, target, kept, self._moments(), history)
+
+    def _frames(self, outputs: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Cut outputs into what is known before and what is asked for."""
+        if self.channels is not None:
+            outputs = outputs[..., list(self.channels)]
+        if self.window is None:
+            return None, outputs
+        first, last = self.window.history, self.window.history + self.window.steps
+        return outputs[:, :first], outputs[:, first:last]
+
+    def _moments(self) -> Tensor | None:
+        return None if self.times is None else float_tensor(self.times)
 
     def _weights(self, rows: Array) -> Tensor | None:
         """Return quadrature weights: those of the dataset, or the trapezoidal rule of a grid."""
@@ -131,9 +184,11 @@ class View:
         picked = array[rows]
         shape = self.dataset.info.mesh.shape
         if self.stride > 1 and shape is not None:
-            grid = picked.reshape(len(rows), *shape, picked.shape[-1])
-            cut = (slice(None), *(slice(None, None, self.stride),) * len(shape))
-            picked = grid[cut].reshape(len(rows), -1, picked.shape[-1])
+            before, channels = picked.shape[:-2], picked.shape[-1]
+            grid = picked.reshape(*before, *shape, channels)
+            thin = slice(None, None, self.stride)
+            cut = (*(slice(None),) * len(before), *(thin,) * len(shape))
+            picked = grid[cut].reshape(*before, self.points, channels)
         return float_tensor(picked)
 
     def _read_ragged(self, rows: Array) -> Batch:
@@ -157,7 +212,10 @@ class View:
             params = float_tensor(data.params[rows])[:, None].expand(-1, longest, -1)
             values = torch.cat((values, params), -1)
         domain = Domain(padded(data.coords), None, weights, mask)
-        return Batch(domain, values, padded(data.outputs), torch.from_numpy(rows.copy()))
+        outputs = padded(data.outputs)
+        history, target = self._frames(outputs if data.times is None else outputs.transpose(1, 2))
+        kept = torch.from_numpy(rows.copy())
+        return Batch(domain, values, target, kept, self._moments(), history)
 
 
 @runtime_checkable
@@ -180,7 +238,7 @@ class Resident:
         if data.info.mesh.shared and (data.weights is None or data.weights.ndim == 1):
             weights = None if domain.weights is None else domain.weights[:1].clone()
             shared = Domain(domain.coords[:1].clone(), domain.shape, weights)
-            everything = Batch(shared, everything.values, everything.target, everything.rows)
+            everything = replace(everything, domain=shared)
         mask = domain.mask
         self.lengths = None if mask is None else mask.sum(-1).numpy()
         self.all = everything.to(device)
@@ -204,13 +262,15 @@ class Resident:
                     return None if x is None else x[index, :longest]
                 return x.expand(len(index), *x.shape[1:])
 
-            coords = pick(domain.coords)
+            coords, history = pick(domain.coords), self.all.history
             assert coords is not None
             yield Batch(
                 Domain(coords, domain.shape, pick(domain.weights), pick(domain.mask)),
                 self.all.values[index, :longest],
-                self.all.target[index, :longest],
+                self.all.target[index][..., :longest, :],
                 self.all.rows[torch.from_numpy(part)],
+                self.all.times,
+                None if history is None else history[index][..., :longest, :],
             )
 
 
@@ -266,6 +326,16 @@ def training_rows(view: View) -> Iterator[Batch]:
 
 def _parts(order: Array, size: int) -> list[Array]:
     return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def real_points(
+    values: Float[Tensor, "batch ... points channels"],
+    mask: Bool[Tensor, "batch points"] | None,
+) -> Float[Tensor, "rows channels"]:
+    """Return the values of all points, samples and times below each other, without padding."""
+    if mask is None:
+        return values.flatten(0, -2)
+    return (values.transpose(1, 2) if values.ndim == 4 else values)[mask].flatten(0, -2)
 
 
 def float_tensor(array: Array) -> Tensor:

@@ -67,6 +67,12 @@ def _row(dataset: Dataset, name: ArrayName, index: int) -> Array:
     return array[offsets[index] : offsets[index + 1]]
 
 
+def _first_frame(dataset: Dataset, index: int) -> Array:
+    frames = _row(dataset, "outputs", index)
+    first: Array = frames[0] if dataset.offsets is None else frames[:, 0]
+    return first
+
+
 def _description(dataset: Dataset) -> list[Finding]:
     """Judge what can be known without reading values."""
     findings = []
@@ -176,6 +182,8 @@ def twins(dataset: Dataset) -> list[Finding]:
         digest = hashlib.blake2b(digest_size=16)
         for name in inputs:
             digest.update(_row(dataset, name, i).tobytes())
+        if dataset.info.task == "rollout":  # the first frame is what a roll-out starts from
+            digest.update(_first_frame(dataset, i).tobytes())
         first = seen.setdefault(digest.digest(), i)
         here, there = split_of.get(i), split_of.get(first)
         if first != i and here == there:

@@ -9,14 +9,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ono.data.batches import Batch
+from ono.data.batches import Batch, real_points
 from ono.domain import Domain
 
 
 class Normaliser(nn.Module):
     """Give each channel mean zero and deviation one; map coordinates into the unit box.
 
-    A channel that never varies keeps its scale, so a constant field does not become NaN.
+    A channel that never varies keeps its scale, so a constant field does not become NaN. The
+    `history` frames of a roll-out follow the input channels and share the scale of the outputs.
 
     >>> normaliser = Normaliser(dim=1, in_channels=1, out_channels=1)
     >>> domain, values = Domain(torch.tensor([[[0.0], [4.0]]])), torch.tensor([[[1.0], [3.0]]])
@@ -31,15 +32,20 @@ class Normaliser(nn.Module):
     output_std: Tensor
     coord_low: Tensor
     coord_span: Tensor
+    time_low: Tensor
+    time_span: Tensor
 
-    def __init__(self, *, dim: int, in_channels: int, out_channels: int) -> None:
+    def __init__(self, *, dim: int, in_channels: int, out_channels: int, history: int = 0) -> None:
         super().__init__()
+        self.history = history
         self.register_buffer("input_mean", torch.zeros(in_channels))
         self.register_buffer("input_std", torch.ones(in_channels))
         self.register_buffer("output_mean", torch.zeros(out_channels))
         self.register_buffer("output_std", torch.ones(out_channels))
         self.register_buffer("coord_low", torch.zeros(dim))
         self.register_buffer("coord_span", torch.ones(dim))
+        self.register_buffer("time_low", torch.zeros(()))
+        self.register_buffer("time_span", torch.ones(()))
 
     @torch.no_grad()
     def fit(self, batches: Iterable[Batch]) -> None:
@@ -49,10 +55,15 @@ class Normaliser(nn.Module):
         high = -low
         for batch in batches:
             mask = batch.domain.mask
-            sums["input"].add(batch.values, mask)
-            sums["output"].add(batch.target, mask)
-            coords = batch.domain.coords[mask] if mask is not None else batch.domain.coords
-            flat = coords.reshape(-1, coords.shape[-1])
+            sums["input"].add(real_points(batch.values, mask))
+            sums["output"].add(real_points(batch.target, mask))
+            if batch.history is not None:
+                sums["output"].add(real_points(batch.history, mask))
+            if batch.times is not None:
+                self.time_low.copy_(batch.times.amin())
+                extent = batch.times.amax() - batch.times.amin()
+                self.time_span.copy_(torch.where(extent > 0, extent, torch.ones_like(extent)))
+            flat = real_points(batch.domain.coords, mask)
             low = torch.minimum(low, flat.amin(0).to(low))
             high = torch.maximum(high, flat.amax(0).to(high))
         for name, part in sums.items():
@@ -71,7 +82,13 @@ class Normaliser(nn.Module):
         self, values: Float[Tensor, "batch points channels"]
     ) -> Float[Tensor, "batch points channels"]:
         """Scale physical inputs for the network."""
-        return (values - self.input_mean) / self.input_std
+        mean = torch.cat((self.input_mean, self.output_mean.repeat(self.history)))
+        std = torch.cat((self.input_std, self.output_std.repeat(self.history)))
+        return (values - mean) / std
+
+    def clock(self, time: Float[Tensor, "batch *time"]) -> Float[Tensor, "batch *time"]:
+        """Return physical times on the scale where training spans 0 to 1."""
+        return (time - self.time_low) / self.time_span
 
     def decode(
         self, output: Float[Tensor, "batch ... channels"]
@@ -87,10 +104,8 @@ class _Sums:
         self.count = 0
         self.shift = self.first = self.second = torch.zeros((), dtype=torch.float64)
 
-    def add(self, x: Tensor, mask: Tensor | None) -> None:
-        if mask is not None:
-            x = (x.transpose(1, 2) if x.ndim == 4 else x)[mask]
-        wide = x.flatten(0, -2).double()
+    def add(self, rows: Tensor) -> None:
+        wide = rows.double()
         if self.count == 0:
             self.shift = wide.mean(0)
         wide = wide - self.shift

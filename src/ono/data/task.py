@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ono.data.batches import View, training_rows
+from ono.data.batches import View, Window, real_points, training_rows
 from ono.data.info import Split
 from ono.data.store import Dataset
-from ono.errors import DataError
+from ono.errors import DataError, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,29 @@ class Views:
 
 
 def views(
-    dataset: Dataset, *, resolution: int | None = None, limits: dict[Split, int | None]
+    dataset: Dataset,
+    *,
+    resolution: int | None = None,
+    limits: dict[Split, int | None],
+    outputs: tuple[str, ...] | None = None,
+    history: int | None = None,
+    train_steps: int | None = None,
 ) -> Views:
-    """Cut a dataset into its splits at a resolution, with at most so many samples of each."""
-    stride = stride_for(dataset, resolution)
+    """Cut a dataset into its splits at a resolution, with at most so many samples of each.
+
+    Of a roll-out `history` frames are known; `train_steps` of the others are trained on, and all
+    of them are evaluated.
+    """
+    stride, channels = stride_for(dataset, resolution), output_places(dataset, outputs)
+    window = window_for(dataset, history)
+    trained = window
+    if window is not None and train_steps is not None:
+        if train_steps > window.steps:
+            raise DataError(
+                f"rollout.train_steps is {train_steps}, but only {window.steps} frames of "
+                f"{dataset.path} come after the first {window.history}"
+            )
+        trained = replace(window, steps=train_steps)
 
     def view(split: Split) -> View:
         rows, limit = dataset.rows(split), limits.get(split)
@@ -35,9 +54,43 @@ def views(
                 f"data.{split} asks for {limit} samples, {dataset.path} has {len(rows)}; make more "
                 "with `ono data make --samples`"
             )
-        return View(dataset, rows[:limit], stride)
+        frames = trained if split == "train" else window
+        return View(dataset, rows[:limit], stride, frames, channels)
 
     return Views(view("train"), view("validation"), view("test"))
+
+
+def window_for(dataset: Dataset, history: int | None = None) -> Window | None:
+    """Return the frames a roll-out knows and those it is asked for; half of them by default."""
+    if dataset.info.task != "rollout" or dataset.times is None:
+        if history is not None:
+            raise DataError(
+                f"{dataset.path} is a {dataset.info.task} task and has no frames to roll out; "
+                "leave the section rollout out of the recipe"
+            )
+        return None
+    frames = len(dataset.times)
+    history = max(1, frames // 2) if history is None else history
+    if history >= frames:
+        raise DataError(
+            f"rollout.history is {history}, but {dataset.path} has {frames} frames, so none is "
+            "left to predict"
+        )
+    return Window(history, frames - history)
+
+
+def output_places(dataset: Dataset, names: tuple[str, ...] | None) -> tuple[int, ...] | None:
+    """Return where the named output channels are; None stands for all of them."""
+    if names is None:
+        return None
+    known = [channel.name for channel in dataset.info.outputs]
+    for name in names:
+        if name not in known:
+            raise DataError(
+                f"data.outputs names {name!r}, which {dataset.path} does not have; "
+                f"{nearest(name, known)}"
+            )
+    return tuple(known.index(name) for name in names)
 
 
 def resolutions(dataset: Dataset) -> dict[int, int]:
@@ -81,14 +134,14 @@ def refuse_bad_rows(view: View, split: Split) -> None:
     lows, highs = [], []
     for batch in training_rows(view):
         target = batch.target.flatten(1)
-        parts = (target, batch.values, batch.domain.coords, batch.domain.weights)
+        domain = batch.domain
+        parts = (target, batch.values, domain.coords, domain.weights, batch.history)
         finite = torch.stack(
             [torch.isfinite(part.flatten(1)).all(1) for part in parts if part is not None]
         ).all(0)
         not_finite += _rows(batch.rows, ~finite)
         zero += _rows(batch.rows, finite & (target == 0).all(1))
-        real = batch.target if batch.domain.mask is None else batch.target[batch.domain.mask]
-        flat = real.reshape(-1, real.shape[-1])
+        flat = real_points(batch.target, batch.domain.mask)
         lows.append(flat.amin(0))
         highs.append(flat.amax(0))
     for rows, what in ((not_finite, "NaN or infinite values"), (zero, "an output of zero")):
@@ -100,7 +153,7 @@ def refuse_bad_rows(view: View, split: Split) -> None:
             )
     constant = torch.stack(lows).amin(0) == torch.stack(highs).amax(0)
     if split == "train" and constant.any():
-        channels = zip(view.dataset.info.outputs, constant, strict=True)
+        channels = zip(view.outputs, constant, strict=True)
         names = [channel.name for channel, same in channels if same]
         raise DataError(
             f"{view.dataset.path}: the output {', '.join(names)} has one value in all {len(view)} "

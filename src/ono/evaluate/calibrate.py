@@ -12,12 +12,15 @@ from ono.domain import Domain
 from ono.errors import DataError
 from ono.nn.moments import Moments
 
+Seen = tuple[Domain, Tensor] | tuple[Domain, Tensor, Tensor | None]
+"""What a model saw in training: where, the scaled values, and the scaled times if it has any."""
+
 
 @runtime_checkable
 class Calibrated(Protocol):
     """A model with statistics of the training data inside."""
 
-    def observe(self, domain: Domain, values: Tensor) -> None:
+    def observe(self, domain: Domain, values: Tensor, *, time: Tensor | None = None) -> None:
         """Add a batch to the sums."""
 
     def settle(self) -> None:
@@ -25,7 +28,7 @@ class Calibrated(Protocol):
 
 
 @torch.no_grad()
-def calibrate(model: nn.Module, batches: Iterable[tuple[Domain, Tensor]]) -> None:
+def calibrate(model: nn.Module, batches: Iterable[Seen]) -> None:
     """Pass the training inputs once and fold the exact statistics into the model.
 
     The result does not depend on how the data is cut into batches. A model without such
@@ -47,8 +50,8 @@ def calibrate(model: nn.Module, batches: Iterable[tuple[Domain, Tensor]]) -> Non
     for part in moments:
         part.reset()
     count = 0
-    for domain, values in batches:
-        model.observe(domain, values)
+    for domain, values, *time in batches:
+        model.observe(domain, values, time=time[0] if time else None)
         count += domain.batch
     if count == 0:
         raise DataError("calibration needs at least one training sample, got none")

@@ -45,6 +45,21 @@ def channel_errors(
     return torch.stack([relative_l2(ours, theirs, mask) for ours, theirs in parts], -1)
 
 
+def frame_errors(
+    pred: Float[Tensor, "batch time points channels"],
+    true: Float[Tensor, "batch time points channels"],
+    mask: Bool[Tensor, "batch points"] | None = None,
+) -> Float[Tensor, "batch time"]:
+    """Return the relative error of every time alone.
+
+    >>> true = torch.ones(1, 2, 5, 1)
+    >>> frame_errors(true * torch.tensor([1.0, 0.5]).reshape(1, 2, 1, 1), true).tolist()
+    [[0.0, 0.5]]
+    """
+    pairs = zip(pred.unbind(1), true.unbind(1), strict=True)
+    return torch.stack([relative_l2(ours, theirs, mask) for ours, theirs in pairs], -1)
+
+
 def gradient_relative_l2(
     pred: Float[Tensor, "batch points channels"],
     true: Float[Tensor, "batch points channels"],

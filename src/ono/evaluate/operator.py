@@ -18,13 +18,14 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from ono.data.batches import Source, in_order
-from ono.data.info import Channel, Info, Mesh
+from ono.data.batches import Batch, Source, View, in_order
+from ono.data.info import Channel, Mesh, Task
 from ono.data.normalise import Normaliser
 from ono.data.store import Dataset
 from ono.domain import Domain
 from ono.errors import CheckpointError, nearest
-from ono.evaluate.calibrate import Calibrated, calibrate
+from ono.evaluate.calibrate import Calibrated, Seen, calibrate
+from ono.evaluate.rollout import roll_out, windows
 from ono.files import replacing, sha256, write_text
 from ono.models.registry import MODELS, build
 
@@ -42,6 +43,9 @@ class Card(BaseModel, frozen=True, extra="forbid"):
     inputs: tuple[Channel, ...]
     outputs: tuple[Channel, ...]
     mesh: Mesh
+    task: Task = "steady"
+    history: int = 0
+    times: tuple[float, ...] = ()
     resolution: tuple[int, ...] | None = None
     weighted: bool = False
     seed: int
@@ -50,15 +54,21 @@ class Card(BaseModel, frozen=True, extra="forbid"):
     version: str
 
     @classmethod
-    def of(cls, info: Info, *, model: str, config: BaseModel, **provenance: Any) -> Card:
-        """Describe an operator for a dataset."""
+    def of(cls, view: View, *, model: str, config: BaseModel, **provenance: Any) -> Card:
+        """Describe an operator for the data of a view."""
+        info = view.dataset.info
         return cls(
             model=model,
             config=config.model_dump(mode="json"),
             inputs=(*info.inputs, *info.params),
-            outputs=info.outputs,
+            outputs=view.outputs,
             mesh=info.mesh,
+            task=info.task,
+            history=0 if view.window is None else view.window.history,
+            times=() if view.times is None else tuple(map(float, view.times)),
+            resolution=view.shape,
             weighted="weights" in info.files,
+            dataset_sha256=view.dataset.sha256,
             **provenance,
         )
 
@@ -69,17 +79,28 @@ class Queryable(Protocol):
 
     queries_are_independent: bool
 
-    def encode(self, domain: Domain, values: Tensor) -> tuple[Tensor, Any]:
+    def encode(
+        self, domain: Domain, values: Tensor, *, time: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
         """Return the output at the input points, and what queries need."""
 
-    def decode(self, seen: Any, domain: Domain, values: Tensor, query: Domain) -> Tensor:
+    def decode(
+        self,
+        seen: Any,
+        domain: Domain,
+        values: Tensor,
+        query: Domain,
+        *,
+        time: Tensor | None = None,
+    ) -> Tensor:
         """Return the output at query points."""
 
 
 class Operator(nn.Module):
     """Physical values in, physical values out.
 
-    Call it like a model: `operator(domain, values, query=..., time=...)`.
+    Call it like a model: `operator(domain, values, query=..., time=...)`. An operator for
+    roll-outs makes one step when called; `answer` makes as many as a batch asks for.
     """
 
     def __init__(self, card: Card) -> None:
@@ -87,8 +108,16 @@ class Operator(nn.Module):
         self.card = card
         dim, inputs, outputs = card.mesh.dim, len(card.inputs), len(card.outputs)
         config = MODELS[card.model].config.model_validate(card.config)
-        self.model = build(config, dim=dim, in_channels=inputs, out_channels=outputs)
-        self.normaliser = Normaliser(dim=dim, in_channels=inputs, out_channels=outputs)
+        self.model = build(
+            config,
+            dim=dim,
+            in_channels=inputs + card.history * outputs,
+            out_channels=outputs,
+            timed=card.task == "timed",
+        )
+        self.normaliser = Normaliser(
+            dim=dim, in_channels=inputs, out_channels=outputs, history=card.history
+        )
 
     def forward(
         self,
@@ -104,9 +133,19 @@ class Operator(nn.Module):
             place(domain),
             self.normaliser.encode(values),
             query=None if query is None else place(query),
-            time=time,
+            time=None if time is None else self.normaliser.clock(time),
         )
         return self.normaliser.decode(output)
+
+    def answer(self, batch: Batch) -> Float[Tensor, "batch ... out"]:
+        """Predict what a batch asks for: a field, a field at each time, or a free roll-out."""
+        if batch.history is not None:
+            steps = batch.target.shape[1]
+            return roll_out(self, batch.domain, batch.values, batch.history, steps)
+        if batch.times is None:
+            return self.forward(batch.domain, batch.values)
+        time = batch.times.expand(batch.domain.batch, -1)
+        return self.forward(batch.domain, batch.values, time=time)
 
     @torch.no_grad()
     def at(
@@ -115,30 +154,42 @@ class Operator(nn.Module):
         values: Float[Tensor, "batch points channels"],
         query: Domain,
         *,
+        time: Tensor | None = None,
         chunk: int = 1 << 16,
-    ) -> Float[Tensor, "batch queries out"]:
+    ) -> Float[Tensor, "batch ... out"]:
         """Evaluate at any number of query points with memory for `chunk` of them.
 
         The inputs are encoded once. Queries do not influence each other, so the chunks change
         nothing; a model for which they do gets all of them at once.
         """
         if not (isinstance(self.model, Queryable) and self.model.queries_are_independent):
-            return self.forward(domain, values, query=query)
+            return self.forward(domain, values, query=query, time=time)
+        clock = None if time is None else self.normaliser.clock(time)
         here, there = self.normaliser.place(domain), self.normaliser.place(query)
         scaled = self.normaliser.encode(values)
-        _, seen = self.model.encode(here, scaled)
+        _, seen = self.model.encode(here, scaled, time=clock)
         parts = [
-            self.model.decode(seen, here, scaled, Domain(coords))
+            self.model.decode(seen, here, scaled, Domain(coords), time=clock)
             for coords in there.coords.split(chunk, 1)
         ]
-        return self.normaliser.decode(torch.cat(parts, 1))
+        return self.normaliser.decode(torch.cat(parts, -2))
 
     def calibrate(self, source: Source, batch: int = 32) -> None:
-        """Compute the statistics inside the network exactly over training data."""
+        """Compute the statistics inside the network exactly over training data.
 
-        def scaled() -> Iterator[tuple[Domain, Tensor]]:
+        Of a roll-out every teacher-forced step counts, of a timed task every time.
+        """
+
+        def scaled() -> Iterator[Seen]:
+            place, encode = self.normaliser.place, self.normaliser.encode
             for part in in_order(source, batch):
-                yield self.normaliser.place(part.domain), self.normaliser.encode(part.values)
+                if part.history is not None:
+                    domain, values, _ = windows(part)
+                    yield place(domain), encode(values), None
+                    continue
+                time = None if part.times is None else part.times.expand(part.domain.batch, -1)
+                clock = None if time is None else self.normaliser.clock(time)
+                yield place(part.domain), encode(part.values), clock
 
         if isinstance(self.model, Calibrated):
             calibrate(self.model, scaled())

@@ -9,17 +9,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ono.data.batches import Source, in_order
-from ono.evaluate.metrics import channel_errors, relative_l2
+from ono.evaluate.metrics import channel_errors, frame_errors, relative_l2
 from ono.evaluate.operator import Operator
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The relative L2 error of each sample, of each channel alone, and the dataset rows."""
+    """The relative L2 error of each sample, of each channel or frame alone, and the rows."""
 
     errors: Float[Tensor, " samples"]
     channels: Float[Tensor, "samples channels"]
     rows: Tensor
+    frames: Float[Tensor, "samples time"] | None = None
 
     @property
     def mean(self) -> float:
@@ -32,11 +33,14 @@ def score(operator: Operator, source: Source, batch: int = 32) -> Score:
     """Return the errors of a calibrated operator on every sample of a source."""
     training = operator.training
     operator.eval()
-    errors, channels, rows = [], [], []
+    errors, channels, frames, rows = [], [], [], []
     for part in in_order(source, batch):
-        pred = operator(part.domain, part.values)
-        errors.append(relative_l2(pred, part.target, part.domain.mask).cpu())
-        channels.append(channel_errors(pred, part.target, part.domain.mask).cpu())
+        pred, mask = operator.answer(part), part.domain.mask
+        errors.append(relative_l2(pred, part.target, mask).cpu())
+        channels.append(channel_errors(pred, part.target, mask).cpu())
+        if part.times is not None:
+            frames.append(frame_errors(pred, part.target, mask).cpu())
         rows.append(part.rows)
     operator.train(training)
-    return Score(torch.cat(errors), torch.cat(channels), torch.cat(rows))
+    by_frame = torch.cat(frames) if frames else None
+    return Score(torch.cat(errors), torch.cat(channels), torch.cat(rows), by_frame)

@@ -67,9 +67,12 @@ class ONO(nn.Module):
         super().__init__()
         self.config, self.dim = config, dim
         self.in_channels, self.out_channels = in_channels, out_channels
-        self.queries_are_independent = config.query != "cross"
+        # Times that enter g leave nothing that several times could share.
+        self.queries_are_independent = config.query != "cross" and not (
+            timed and config.time.to == "g"
+        )
         width, hidden = config.width, round(config.width * config.ffn_ratio)
-        inputs = in_channels + (1 if config.position == "index" else dim)
+        inputs = in_channels + {"coords": dim, "mesh": 2 * dim, "index": 1}[config.position]
 
         if config.encoder == "shared":
             self.encoder = FFN(inputs, 2 * width, 2 * width)
@@ -115,12 +118,29 @@ class ONO(nn.Module):
         result is [batch time points out].
         """
         self._check(domain, values, time)
+        if time is not None and time.ndim == 2 and self.config.time.to == "g":
+            return self._each_time(domain, values, query, time)
         if self.config.query == "cross":
             return self._cross(domain, values, query or domain, time)
         output, seen = self.encode(domain, values, time=time)
         if query is None:
             return output
         return self.decode(seen, domain, values, query, time=time)
+
+    def _each_time(
+        self, domain: Domain, values: Tensor, query: Domain | None, time: Tensor
+    ) -> Float[Tensor, "batch time points out"]:
+        """Evaluate every time as a sample of its own: when g knows the time, nothing is shared."""
+        count = time.shape[1]
+        there = None if query is None else query.repeat(count)
+        output = self.forward(
+            domain.repeat(count),
+            values.repeat_interleave(count, 0),
+            query=there,
+            time=time.flatten(),
+        )
+        parts: Tensor = output.unflatten(0, (-1, count))
+        return parts
 
     def encode(
         self,
@@ -153,10 +173,10 @@ class ONO(nn.Module):
         The inputs are carried to the queries and both flows continue there, reading in every
         layer what the input points left. Queries that are input points get the same output.
         """
-        if self.config.position == "index":
+        if self.config.position != "coords":
             raise UnsupportedDomain(
-                'a model with position="index" knows nodes by number and cannot be queried at '
-                'other points; train it with position="coords"'
+                f'a model with position="{self.config.position}" knows the nodes of its mesh and '
+                'cannot be queried at other points; train it with position="coords"'
             )
         assert self.config.query != "cross"
         carried = interpolate(domain, values, query, self.config.query)
@@ -199,8 +219,16 @@ class ONO(nn.Module):
     ) -> None:
         """Add a batch to a calibration pass.
 
-        The lower flow depends on no covariance, so one pass over the data serves every layer.
+        The lower flow depends on no covariance, so one pass over the data serves every layer. Of
+        times it sees only those that enter it.
         """
+        if time is not None and time.ndim == 2:
+            moments: list[Tensor | None] = [None]
+            if self.config.time.to == "g":
+                moments = list(time.unbind(1))
+            for moment in moments:
+                self.observe(domain, values, time=moment)
+            return
         measure = self._measure(domain)
         g, _ = self._lift(domain, values, time)
         for lower, upper in self._blocks():
@@ -242,11 +270,7 @@ class ONO(nn.Module):
         self, domain: Domain, values: Tensor, time: Tensor | None
     ) -> tuple[Float[Tensor, "batch points width"], Float[Tensor, "batch ... points width"]]:
         """Return g⁰ and h¹ of the encoder E."""
-        place = domain.coords
-        if self.config.position == "index":
-            place = torch.linspace(0, 1, domain.points).to(place)[None, :, None]
-            place = place.expand(domain.batch, -1, -1)
-        x = torch.cat((place, values), -1)
+        x = torch.cat((self._place(domain), values), -1)
         if self.config.encoder == "shared":
             g, h = self.encoder(x).chunk(2, -1)
         else:
@@ -259,6 +283,25 @@ class ONO(nn.Module):
         if self.config.time.to == "g":
             return g + moment, h
         return g, (h[:, None] if time.ndim == 2 else h) + moment
+
+    def _place(self, domain: Domain) -> Float[Tensor, "batch points place"]:
+        """Return what the network is told about where a point is."""
+        coords = domain.coords
+        if self.config.position == "coords":
+            return coords
+        if self.config.position == "index":
+            index = torch.linspace(0, 1, domain.points).to(coords)[:, None]
+            return index.expand(domain.batch, -1, -1)
+        if domain.shape is None:
+            raise UnsupportedDomain(
+                'a model with position="mesh" needs a grid or a structured mesh, got scattered '
+                'points; use position="coords"'
+            )
+        axes = [torch.linspace(0, 1, n).to(coords) for n in domain.shape]
+        logical = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, -2)
+        # A surface in space has fewer axes than coordinates.
+        logical = nn.functional.pad(logical, (0, self.dim - len(axes)))
+        return torch.cat((coords, logical.expand(domain.batch, -1, -1)), -1)
 
     def _measure(self, domain: Domain) -> Measure:
         choice = self.config.eigen.measure
@@ -285,10 +328,6 @@ class ONO(nn.Module):
                 "ono was built with timed=False but got a time"
                 if self.time is None
                 else "ono was built with timed=True and needs a time"
-            )
-        if time is not None and self.config.time.to == "g" and time.ndim == 2:
-            raise ShapeError(
-                "times [batch time] need model.time.to=h; with g the lower flow differs per time"
             )
 
 

@@ -43,7 +43,9 @@ class ONOConfig(BaseModel, frozen=True, extra="forbid"):
     block: Literal["pre", "post"] = Field("pre", description="norm before, or Eq. 6 as printed")
     encoder: Literal["separate", "shared"] = "separate"
     head: Literal["linear", "ffn"] = "linear"
-    position: Literal["coords", "index"] = Field("coords", description="index: node number")
+    position: Literal["coords", "mesh", "index"] = Field(
+        "coords", description="mesh: also the place in the logical mesh; index: node number only"
+    )
     query: Literal["linear", "nearest", "cross"] = Field(
         "linear", description="how inputs reach query points; cross: they do not (Eq. 20)"
     )

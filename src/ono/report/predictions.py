@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -51,7 +51,7 @@ def look(
             f"({dataset.sha256[:12]} against {operator.card.dataset_sha256[:12]})"
         )
     if errors is None:
-        found = score(operator, load(View(dataset, view.rows[:_LOOKED_AT], view.stride), _CPU))
+        found = score(operator, load(replace(view, rows=view.rows[:_LOOKED_AT]), _CPU))
         errors = dict(zip(found.rows.tolist(), found.errors.tolist(), strict=True))
     samples, eigen = [], None
     for label, row in extremes({r: e for r, e in errors.items() if r in view.rows}).items():
@@ -59,7 +59,7 @@ def look(
         samples.append(_sample(operator, batch, label, dataset.info.mesh.kind))
         if label == "median" and layer is not None:
             eigen = _eigenfunctions(operator, batch, samples[-1].place, layer)
-    return Pictures(split, dataset.info.inputs, dataset.info.outputs, tuple(samples), eigen)
+    return Pictures(split, dataset.info.inputs, view.outputs, tuple(samples), eigen)
 
 
 def extremes(errors: dict[int, float]) -> dict[str, int]:

@@ -12,7 +12,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from ono.data.batches import View, load
 from ono.data.info import Array
 from ono.data.store import Dataset
-from ono.data.task import stride_for
 from ono.device import choose_device
 from ono.errors import CheckpointError, DataError
 from ono.evaluate.calibrate import is_calibrated
@@ -20,6 +19,7 @@ from ono.evaluate.operator import Operator
 from ono.evaluate.predict import as_queries
 from ono.evaluate.resolution import Evaluation, at_points, on_grid
 from ono.files import write_text
+from ono.train.loop import cut
 from ono.train.run import Run
 
 FILE = "evaluations.json"
@@ -68,15 +68,18 @@ class Evaluator:
         self.operator = Operator.load(run, choose_device(device))
         data = Dataset.open(recipe.data.path)
         self.operator.refuse_other_data(data)
-        stride = stride_for(data, recipe.data.resolution)
+        parts = cut(data, recipe)
         if not is_calibrated(self.operator):
-            rows = data.rows("train")[: recipe.data.train]
             where = self.operator.normaliser.coord_low.device
-            self.operator.calibrate(load(View(data, rows, stride), where))
+            self.operator.calibrate(load(parts.train, where))
         self.resolution = recipe.data.resolution
-        limit = {"train": recipe.data.train, "validation": recipe.data.validation}
-        rows = data.rows(split)[: limit.get(split, recipe.data.test)]
-        self.view = View(data, rows, stride)
+        data.rows(split)  # refuses a name that is no split
+        chosen: dict[str, View] = {
+            "train": parts.train,
+            "validation": parts.validation,
+            "test": parts.test,
+        }
+        self.view = chosen[split]
 
     def on_grid(self, resolution: int | None) -> Row:
         """Evaluate on a grid: the training resolution if none is given."""

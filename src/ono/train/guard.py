@@ -10,6 +10,7 @@ import torch
 from ono.data.batches import Batch, View
 from ono.evaluate.operator import Operator
 from ono.nn.whitening import failed_factorisations
+from ono.train.recipe import Recipe
 from ono.train.state import State
 from ono.train.step import sample_losses
 
@@ -17,10 +18,8 @@ from ono.train.step import sample_losses
 class Guard:
     """Remember the batches since the device was last asked whether all steps were finite."""
 
-    def __init__(
-        self, view: View, device: torch.device, batches: int, gradient_loss: float
-    ) -> None:
-        self.view, self.device, self.gradient_loss = view, device, gradient_loss
+    def __init__(self, view: View, device: torch.device, batches: int, recipe: Recipe) -> None:
+        self.view, self.device, self.recipe = view, device, recipe
         self.recent: deque[tuple[int, int, list[int]]] = deque(maxlen=batches)
 
     def remember(self, state: State, batch: Batch) -> None:
@@ -54,6 +53,12 @@ class Guard:
         for _, _, rows in self.recent:
             for row in rows:
                 batch = self.view.read(np.array([row - first])).to(self.device)
-                if not torch.isfinite(sample_losses(operator, batch, self.gradient_loss)).all():
+                losses = sample_losses(
+                    operator,
+                    batch,
+                    gradient_loss=self.recipe.train.gradient_loss,
+                    forcing=self.recipe.forcing,
+                )
+                if not torch.isfinite(losses).all():
                     bad.append(row)
         return bad

@@ -86,7 +86,20 @@ def cut(dataset: Dataset, recipe: Recipe) -> Views:
         "validation": data.validation,
         "test": data.test,
     }
-    return views(dataset, resolution=data.resolution, limits=limits)
+    rollout = recipe.rollout
+    if rollout is not None and dataset.info.task != "rollout":
+        raise DataError(
+            f"the recipe has a section rollout, but {dataset.path} is a {dataset.info.task} task; "
+            "leave the section out"
+        )
+    return views(
+        dataset,
+        resolution=data.resolution,
+        limits=limits,
+        outputs=data.outputs,
+        history=None if rollout is None else rollout.history,
+        train_steps=None if rollout is None else rollout.train_steps,
+    )
 
 
 def refuse_bad_data(parts: Views, recipe: Recipe) -> None:
@@ -117,12 +130,10 @@ class _Training:
         self.parts = parts
         self.dataset = parts.train.dataset
         card = Card.of(
-            self.dataset.info,
+            parts.train,
             model=recipe.model.name,
             config=recipe.model.config,
-            resolution=parts.train.shape,
             seed=recipe.seed,
-            dataset_sha256=self.dataset.sha256,
             recipe_sha256=recipe.sha256,
             version=ono.__version__,
         )
@@ -138,7 +149,7 @@ class _Training:
         self.per_epoch = -(-len(self.train) // recipe.train.batch)
         self.steps = self.per_epoch * recipe.train.epochs
         self.look_every = 1 if device.type == "cpu" else 50
-        self.guard = Guard(parts.train, device, self.look_every, recipe.train.gradient_loss)
+        self.guard = Guard(parts.train, device, self.look_every, recipe)
         self.saved_at = time.monotonic()
         self.newest: tuple[int, Path] | None = None
         self.failed_saves = 0
@@ -321,9 +332,10 @@ class _Training:
             "test_by_channel": {
                 channel.name: float(mean)
                 for channel, mean in zip(
-                    self.dataset.info.outputs, test.channels.double().mean(0), strict=True
+                    operator.card.outputs, test.channels.double().mean(0), strict=True
                 )
             },
+            "test_by_time": None if test.frames is None else test.frames.double().mean(0).tolist(),
             "test_errors": dict(zip(test.rows.tolist(), test.errors.tolist(), strict=True)),
             "epoch": self.state.best_epoch,
             "checkpoint": chosen.name,

@@ -34,7 +34,22 @@ class DataRecipe(BaseModel, frozen=True, extra="forbid"):
     train: int | None = Field(None, gt=0, description="training samples; all if not given")
     validation: int | None = Field(None, gt=0)
     test: int | None = Field(None, gt=0)
+    outputs: tuple[str, ...] | None = Field(
+        None, min_length=1, description="names of the outputs to learn; all if not given"
+    )
     memory: Literal["auto", "resident", "streamed"] = "auto"
+
+
+class RolloutRecipe(BaseModel, frozen=True, extra="forbid"):
+    """How a series of frames is learned."""
+
+    history: int | None = Field(None, gt=0, description="known frames; half of them if not given")
+    train_steps: int | None = Field(
+        None, gt=0, description="frames trained on after those; all if not given"
+    )
+    forcing: Literal["teacher", "free"] = Field(
+        "teacher", description="steps in training start from true frames, or from predicted ones"
+    )
 
 
 class OptimiserRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -140,6 +155,7 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
     name: str = "own"
     seed: int = Field(0, ge=0)
     data: DataRecipe
+    rollout: RolloutRecipe | None = None
     model: ModelRecipe = ModelRecipe()
     optimiser: OptimiserRecipe = OptimiserRecipe()
     train: TrainRecipe = TrainRecipe()
@@ -164,6 +180,11 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
         except ValidationError as error:
             raise RecipeError(_explain(error, MODELS[recipe.model.name].config, "model")) from None
         return recipe
+
+    @property
+    def forcing(self) -> Literal["teacher", "free"]:
+        """Where the steps of a roll-out start in training."""
+        return "teacher" if self.rollout is None else self.rollout.forcing
 
     def resolved(self) -> dict[str, Any]:
         """Return the recipe with every option of the operator written out."""

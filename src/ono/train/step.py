@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -18,20 +18,40 @@ from torch import Tensor
 from ono.data.batches import Batch
 from ono.evaluate.metrics import gradient_relative_l2, relative_l2
 from ono.evaluate.operator import Operator
+from ono.evaluate.rollout import windows
 from ono.nn.moments import Moments, commit
 from ono.train.recipe import Recipe
 
 
 def sample_losses(
-    operator: Operator, batch: Batch, gradient_loss: float = 0.0
+    operator: Operator,
+    batch: Batch,
+    *,
+    gradient_loss: float = 0.0,
+    forcing: Literal["teacher", "free"] = "teacher",
 ) -> Float[Tensor, " batch"]:
-    """Return each sample's relative error in physical units, with the H1 term if asked for."""
-    pred = operator(batch.domain, batch.values)
-    losses = relative_l2(pred, batch.target, batch.domain.mask)
-    if gradient_loss > 0 and batch.domain.shape is not None:
-        slopes = gradient_relative_l2(pred, batch.target, batch.domain.shape)
-        losses = losses + gradient_loss * slopes
-    return losses
+    """Return each sample's relative error in physical units, with the H1 term if asked for.
+
+    A roll-out has one error a step, and their mean is the sample's; with `teacher` forcing every
+    step starts from true frames, with `free` from the ones predicted before it.
+    """
+    if batch.history is None:
+        pred, target, domain, steps = operator.answer(batch), batch.target, batch.domain, 1
+    else:
+        steps = batch.target.shape[1]
+        domain, values, target = windows(batch)
+        if forcing == "teacher":
+            pred = operator(domain, values)
+        else:
+            pred = operator.answer(batch).flatten(0, 1)
+    losses = relative_l2(pred, target, domain.mask)
+    if gradient_loss > 0 and domain.shape is not None:
+        times = pred.shape[1] if pred.ndim == 4 else 1
+        ours, theirs = (x.flatten(0, 1) if x.ndim == 4 else x for x in (pred, target))
+        slopes = gradient_relative_l2(ours, theirs, domain.shape)
+        losses = losses + gradient_loss * slopes.unflatten(0, (-1, times)).mean(1)
+    means: Tensor = losses.unflatten(0, (-1, steps)).mean(1)
+    return means
 
 
 class Step:
@@ -67,7 +87,12 @@ class Step:
             group["lr"] = learning_rate
         self.optimiser.zero_grad(set_to_none=True)
         with self._precision(batch.values.device):
-            losses = sample_losses(self.operator, batch, self.recipe.train.gradient_loss)
+            losses = sample_losses(
+                self.operator,
+                batch,
+                gradient_loss=self.recipe.train.gradient_loss,
+                forcing=self.recipe.forcing,
+            )
         loss = losses.mean()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(

@@ -1,4 +1,7 @@
-"""Navier-Stokes: vorticity on the torus at t = 0 -> frames at t = 1 ... 20."""
+"""Navier-Stokes: frames of the vorticity on the torus at t = 1 ... 20.
+
+The first frames are what a roll-out starts from. The field at t = 0 is kept among the draws.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,13 @@ def plan_navier_stokes(
     side = nodes // stride
     line = np.arange(side) / side
     coords = np.stack(np.meshgrid(line, line, indexing="ij"), -1).reshape(-1, 2)
+    samples = max(stop for _, stop in splits.values())
 
     def draw(index: int, attempt: int) -> Mapping[str, Array]:
         from ono.physics import navier_stokes
 
         field = navier_stokes.initial_vorticity(seed, index, attempt, nodes=nodes)
-        return {"vorticity": field, "inputs": field[::stride, ::stride].reshape(-1, 1)}
+        return {"vorticity": field, "draws": field[::stride, ::stride].ravel()}
 
     def solve(batch: Mapping[str, Array], device: str) -> Solved:
         import torch
@@ -49,16 +53,19 @@ def plan_navier_stokes(
         name="ns2d",
         task="rollout",
         mesh=Mesh(kind="grid", dim=2, shape=(side, side), shared=True, periodic=True),
-        inputs=(Channel(name="vorticity at t = 0"),),
         outputs=(Channel(name="vorticity"),),
-        samples=max(stop for _, stop in splits.values()),
+        samples=samples,
         splits=splits,
         provenance=provenance,
     )
     return Plan(
         info,
-        fixed={"coords": coords.astype("<f4"), "times": TIMES.astype("<f4")},
-        filled={"inputs": Rows((side**2, 1)), "outputs": Rows((len(TIMES), side**2, 1))},
+        fixed={
+            "coords": coords.astype("<f4"),
+            "times": TIMES.astype("<f4"),
+            "inputs": np.zeros((samples, side**2, 0), "<f4"),
+        },
+        filled={"draws": Rows((side**2,)), "outputs": Rows((len(TIMES), side**2, 1))},
         draw=draw,
         solve=solve,
         batch=16,

@@ -1,0 +1,153 @@
+"""Training the tasks with time: roll-outs and timed fields."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+from ono.data.batches import load
+from ono.data.info import Task
+from ono.data.store import Dataset
+from ono.errors import DataError, Interrupted, RecipeError
+from ono.evaluate.metrics import relative_l2
+from ono.evaluate.operator import Operator
+from ono.evaluate.score import score
+from ono.train.evaluations import Evaluator
+from ono.train.loop import cut, fit, resume
+from ono.train.recipe import Recipe
+from ono.train.state import Event
+
+CPU = torch.device("cpu")
+
+
+def changed(data: Dataset, *, rollout: dict[str, Any] | None = None, **train: Any) -> Recipe:
+    content = tiny.content(data.path, **train)
+    if rollout is not None:
+        content["rollout"] = rollout
+    return Recipe.from_mapping(content)
+
+
+def mean_predictor(data: Dataset, recipe: Recipe) -> float:
+    """Return the error of answering with the mean training target."""
+    parts = cut(data, recipe)
+    train, test = (load(part, CPU) for part in (parts.train, parts.test))
+    mean = train.all.target.mean(0, keepdim=True)  # type: ignore[attr-defined]
+    target = test.all.target  # type: ignore[attr-defined]
+    return float(relative_l2(mean.expand_as(target), target).mean())
+
+
+@pytest.mark.parametrize(
+    ("task", "rollout", "epochs"),
+    [
+        ("timed", None, 80),
+        ("rollout", {"history": 2}, 30),
+        ("rollout", {"history": 2, "forcing": "free"}, 30),
+    ],
+)
+def test_tasks_with_time_are_learned(
+    tmp_path: Path, task: Task, rollout: dict[str, Any] | None, epochs: int
+) -> None:
+    data = tiny.series(tmp_path / "data", task)
+    recipe = changed(data, rollout=rollout, epochs=epochs, batch=4, validate_every=epochs)
+    result = fit(recipe, tmp_path / "run")
+    assert result.test < 0.5 * mean_predictor(data, recipe)
+    content = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert len(content["test_by_time"]) == (6 if task == "timed" else 4)
+
+
+def test_only_the_trained_steps_are_seen_in_training(tmp_path: Path) -> None:
+    data = tiny.series(tmp_path / "data")
+    recipe = changed(data, rollout={"history": 2, "train_steps": 1})
+    parts = cut(data, recipe)
+    assert (parts.train.times is not None) and len(parts.train.times) == 1
+    assert (parts.test.times is not None) and len(parts.test.times) == 4
+    fit(recipe, tmp_path / "run")
+    operator = Operator.load(tmp_path / "run")
+    assert operator.card.history == 2
+    found = score(operator, load(parts.test, CPU))
+    assert found.frames is not None and found.frames.shape == (4, 4)
+
+
+def test_a_timed_operator_answers_at_any_time(tmp_path: Path) -> None:
+    data = tiny.series(tmp_path / "data", "timed")
+    recipe = changed(data)
+    fit(recipe, tmp_path / "run")
+    operator = Operator.load(tmp_path / "run")
+    (batch,) = load(cut(data, recipe).test, CPU).batches(torch.arange(4).numpy(), 4)
+    assert batch.times is not None
+    together = operator.answer(batch)
+    alone = operator(batch.domain, batch.values, time=batch.times[2].expand(4))
+    torch.testing.assert_close(together[:, 2], alone, rtol=1e-4, atol=1e-5)
+    between = operator(batch.domain, batch.values, time=torch.full((4,), 0.03))
+    assert not torch.allclose(between, alone)
+
+
+def test_a_time_may_enter_the_lower_flow(tmp_path: Path) -> None:
+    data = tiny.series(tmp_path / "data", "timed")
+    content = tiny.content(data.path)
+    content["model"] = content["model"] | {"time": {"to": "g"}}
+    fit(Recipe.from_mapping(content), tmp_path / "run")
+    operator = Operator.load(tmp_path / "run")
+    train = cut(data, Recipe.from_mapping(content)).train
+    (batch,) = load(train, CPU).batches(torch.arange(12).numpy(), 12)
+    assert batch.times is not None
+    together = operator.answer(batch)
+    alone = operator(batch.domain, batch.values, time=batch.times[1].expand(12))
+    torch.testing.assert_close(together[:, 1], alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["timed", "rollout"])
+def test_resume_is_exact(tmp_path: Path, task: Task) -> None:
+    data = tiny.series(tmp_path / "data", task)
+    recipe = changed(data)
+    fit(recipe, tmp_path / "whole")
+
+    def stop(event: Event) -> None:
+        if event.kind == "step" and event.state.step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        fit(recipe, tmp_path / "cut", [stop])
+    resume(tmp_path / "cut")
+    metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "cut")]
+    assert metrics[0] == metrics[1]
+    one, other = (Operator.load(tmp_path / name).state_dict() for name in ("whole", "cut"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_finished_rollout_is_evaluated_on_coarser_grids(tmp_path: Path) -> None:
+    data = tiny.series(tmp_path / "data")
+    fit(changed(data), tmp_path / "run")
+    row = Evaluator(tmp_path / "run").on_grid(5)
+    assert row.points == 25 and 0 < row.mean < 10
+
+
+def test_sections_that_do_not_fit_the_task_are_refused(tmp_path: Path) -> None:
+    steady = tiny.dataset(tmp_path / "steady")
+    with pytest.raises(DataError, match="leave the section out"):
+        cut(steady, changed(steady, rollout={"history": 2}))
+    series = tiny.series(tmp_path / "series")
+    with pytest.raises(DataError, match="rollout.history is 6"):
+        cut(series, changed(series, rollout={"history": 6}))
+    with pytest.raises(DataError, match="rollout.train_steps is 9"):
+        cut(series, changed(series, rollout={"train_steps": 9}))
+    with pytest.raises(RecipeError, match="rollout.forcing"):
+        changed(series, rollout={"forcing": "student"})
+
+
+def test_one_output_of_several_can_be_learned(tmp_path: Path) -> None:
+    data = tiny.dataset(tmp_path / "data")
+    content = tiny.content(data.path)
+    content["data"]["outputs"] = ["potentia"]
+    with pytest.raises(DataError, match="did you mean potential"):
+        cut(data, Recipe.from_mapping(content))
+    content["data"]["outputs"] = ["potential"]
+    fit(Recipe.from_mapping(content), tmp_path / "run")
+    assert [c.name for c in Operator.load(tmp_path / "run").card.outputs] == ["potential"]
