@@ -188,7 +188,8 @@ def test_a_timed_batch_has_its_times_and_thins_every_frame(tmp_path: Path) -> No
     batch = View(data, data.rows("train"), 2).read(np.array([1, 0]))
     shape, stored = data.info.mesh.shape or (), np.array(data.outputs)[[1, 0]]
     expected = stored.reshape(2, 5, *shape, 2)[:, :, ::2, ::2].reshape(2, 5, -1, 2)
-    assert batch.times is not None and batch.times.tolist() == [0, 10, 20, 30, 40]
+    assert batch.times is not None
+    assert batch.times.tolist() == [0, 10, 20, 30, 40]
     assert batch.target.numpy() == pytest.approx(expected)
     assert batch.history is None
 
@@ -200,7 +201,8 @@ def test_a_rollout_splits_its_frames_and_picks_channels(tmp_path: Path) -> None:
     assert batch.history is not None
     frames = np.concatenate((batch.history, batch.target), 1)
     assert frames == pytest.approx(np.array(data.outputs)[:1, :, :, 1:])
-    assert batch.target.shape[1] == 2 and batch.times is not None
+    assert batch.target.shape[1] == 2
+    assert batch.times is not None
     assert batch.times.tolist() == [30, 40]
     assert [channel.name for channel in view.outputs] == [data.info.outputs[1].name]
 
@@ -220,7 +222,8 @@ def test_gathered_series_equal_what_is_read(
     view = View(data, data.rows("train"), window=Window(2, 3))
     (batch,) = kind(view, CPU).batches(np.array([1, 0]), 2)
     expected = view.read(np.array([1, 0]))
-    assert batch.history is not None and expected.history is not None
+    assert batch.history is not None
+    assert expected.history is not None
     assert torch.equal(batch.history, expected.history)
     assert torch.equal(batch.target, expected.target)
 

@@ -409,3 +409,65 @@ def test_other_data_is_not_evaluated(tmp_path: Path) -> None:
     tiny.dataset(tmp_path / "data", seed=1)
     with pytest.raises(CheckpointError, match="trained on other data"):
         Evaluator(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def forecaster(tmp_path_factory: pytest.TempPathFactory) -> Operator:
+    folder = tmp_path_factory.mktemp("forecast")
+    data = tiny.series(folder / "data")
+    fit(tiny.recipe(data.path), folder / "run")
+    return Operator.load(folder / "run")
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> Operator:
+    folder = tmp_path_factory.mktemp("timed")
+    data = tiny.series(folder / "data", "timed")
+    fit(tiny.recipe(data.path), folder / "run")
+    return Operator.load(folder / "run")
+
+
+def test_known_frames_are_continued_in_their_own_layout(forecaster: Operator) -> None:
+    frames = np.random.default_rng(0).standard_normal((3, 3, SIDE, SIDE)).astype(np.float32)
+    made = predict(forecaster, history=frames).values
+    assert made.shape == (3, 3, SIDE, SIDE)
+    flat = frames.reshape(3, 3, -1, 1)
+    np.testing.assert_allclose(
+        predict(forecaster, history=flat).values[..., 0],
+        made.reshape(3, 3, -1),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+    longer = predict(forecaster, history=frames, steps=5).values
+    np.testing.assert_allclose(longer[:, :3], made, rtol=1e-5, atol=1e-6)
+    with torch.no_grad():
+        first = forecaster(grid(3), torch.from_numpy(flat[..., 0]).transpose(1, 2))
+    np.testing.assert_allclose(
+        made[:, 0].reshape(3, -1), first[..., 0].numpy(), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_timed_operator_predicts_at_the_times_asked_for(timed: Operator, values: Array) -> None:
+    made = predict(timed, values.reshape(-1, SIDE, SIDE)).values
+    assert made.shape == (11, 6, SIDE, SIDE)
+    two = predict(timed, values, times=np.array([0.02, 0.1])).values
+    expected = made[:, [1, 5]].reshape(11, 2, -1, 1)
+    np.testing.assert_allclose(two, expected, rtol=1e-4, atol=1e-5)
+    where = Domain.grid((SIDE, SIDE)).coords[0].numpy()
+    there = predict(timed, values, query=where[:7]).values
+    np.testing.assert_allclose(there, made.reshape(11, 6, -1, 1)[:, :, :7], rtol=1e-3, atol=1e-4)
+
+
+def test_what_does_not_belong_to_the_task_is_refused(
+    operator: Operator, forecaster: Operator, timed: Operator, values: Array
+) -> None:
+    frames = np.zeros((1, 2, SIDE, SIDE))
+    for wrong, said in (
+        (lambda: predict(operator, values, history=frames), "takes no history"),
+        (lambda: predict(operator, values, times=np.zeros(2)), "takes no times"),
+        (lambda: predict(forecaster), "continues a series"),
+        (lambda: predict(forecaster, history=frames), "3 frames as in training"),
+        (lambda: predict(timed, values, times=np.array([np.nan])), "times must be finite"),
+    ):
+        with pytest.raises(ShapeError, match=said):
+            wrong()

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="A packaged recipe (darcy/ono) or a YAML file.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(help="A packaged recipe (darcy/ono), a YAML file, or a dataset directory."),
+    ],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Changes, as key=value: train.epochs=10")
     ] = None,
@@ -24,10 +27,11 @@ def train(
         bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")
     ] = False,
 ) -> None:
-    """Train an operator from a recipe."""
-    from ono.train.recipe import Recipe
+    """Train an operator from a recipe, or on a dataset with a recipe derived from it."""
+    from ono.train.recipe import Recipe, is_dataset
 
-    chosen = Recipe.load(recipe, overrides or [])
+    small = is_dataset(recipe) and _is_cpu(overrides or [])
+    chosen = Recipe.load(recipe, overrides or [], small=small)
     if dry_run:
         typer.echo(chosen.to_yaml(), nl=False)
         return
@@ -40,6 +44,14 @@ def train(
     with training() as listener:
         result = fit(chosen, path, [listener, *extra_listeners(chosen, path)])
     show_result(result)
+
+
+def _is_cpu(overrides: list[str]) -> bool:
+    """Say whether training will run on a CPU, for which a derived recipe is smaller."""
+    from ono.device import choose_device
+
+    wanted = [o.partition("=")[2] for o in overrides if o.startswith("train.device=")]
+    return choose_device(wanted[-1] if wanted else "auto") == "cpu"
 
 
 def _refuse_missing_data(recipe: Recipe) -> None:

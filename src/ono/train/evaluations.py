@@ -15,8 +15,8 @@ from ono.data.store import Dataset
 from ono.device import choose_device
 from ono.errors import CheckpointError, DataError
 from ono.evaluate.calibrate import is_calibrated
+from ono.evaluate.given import as_queries
 from ono.evaluate.operator import Operator
-from ono.evaluate.predict import as_queries
 from ono.evaluate.resolution import Evaluation, at_points, on_grid
 from ono.files import write_text
 from ono.train.loop import cut

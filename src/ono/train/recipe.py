@@ -19,8 +19,10 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from ono.data.store import INFO_FILE
 from ono.errors import RecipeError, nearest
 from ono.models.registry import MODELS
+from ono.train.derive import derive
 from ono.train.schedule import learning_rate
 
 
@@ -161,9 +163,15 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
     train: TrainRecipe = TrainRecipe()
 
     @classmethod
-    def load(cls, source: str | Path, overrides: Iterable[str] = ()) -> Recipe:
-        """Read a packaged recipe by name ("darcy/ono") or a YAML file, and change some values."""
-        content = read_yaml(_find(source))
+    def load(
+        cls, source: str | Path, overrides: Iterable[str] = (), *, small: bool = False
+    ) -> Recipe:
+        """Read a packaged recipe by name ("darcy/ono") or a YAML file, and change some values.
+
+        From a dataset directory a recipe is derived; a `small` one suits a CPU.
+        """
+        is_data = is_dataset(source)
+        content = derive(source, small=small) if is_data else read_yaml(_find(source))
         for override in overrides:
             _override(content, override)
         return cls.from_mapping(content)
@@ -240,6 +248,12 @@ def read_yaml(path: Path | Traversable) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise RecipeError(f"recipe {path} must be a mapping of keys, got {type(content).__name__}")
     return content
+
+
+def is_dataset(source: str | Path) -> bool:
+    """Say whether a recipe is to be derived: the source is a directory that holds data."""
+    path = Path(source)
+    return (path / INFO_FILE).is_file() or (path.is_dir() and str(source) not in packaged_recipes())
 
 
 def packaged_recipes() -> list[str]:

@@ -1,0 +1,243 @@
+"""What a user gives to a prediction, as tensors: points, coordinates, weights, frames, times.
+
+Every mistake in it becomes a ShapeError that says what was expected.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ono.data.batches import float_tensor
+from ono.data.info import Array, Channel
+from ono.domain import Domain, trapezoidal
+from ono.errors import ShapeError
+from ono.evaluate.operator import Operator
+from ono.nn.interpolation import is_uniform
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Inputs [samples points channels] or frames [samples time points channels], and where.
+
+    `place` and `weights` have one row for each sample, or one for all. `layout` is the shape of
+    the array that predictions are to look like, `lead` the number of its axes before the points.
+    """
+
+    values: Array
+    frames: Array | None
+    place: Tensor
+    weights: Tensor | None
+    grid: tuple[int, ...] | None
+    layout: tuple[int, ...]
+    lead: int
+
+    def batch(self, part: slice, device: torch.device) -> tuple[Domain, Tensor, Tensor | None]:
+        """Return domain, values and known frames of some samples."""
+        values = float_tensor(self.values[part]).to(device)
+
+        def rows(x: Tensor) -> Tensor:
+            own = x[part] if len(x) > 1 else x
+            return own.to(device).expand(len(values), *x.shape[1:])
+
+        weights = None if self.weights is None else rows(self.weights)
+        frames = None if self.frames is None else float_tensor(self.frames[part]).to(device)
+        return Domain(rows(self.place), self.grid, weights), values, frames
+
+    def like(self, made: Array) -> Array:
+        """Return predictions as a grid if that was given, with or without an axis of channels."""
+        grid = self.grid
+        if grid is None or self.layout[self.lead : self.lead + len(grid)] != grid:
+            return made
+        made = made.reshape(*made.shape[:-2], *grid, made.shape[-1])
+        without = len(self.layout) == self.lead + len(grid) and made.shape[-1] == 1
+        return made[..., 0] if without else made
+
+
+def understand(
+    operator: Operator,
+    inputs: Array | None,
+    *,
+    coords: Array | None,
+    weights: Array | None,
+    history: Array | None,
+) -> Given:
+    """Find out what the arrays are: points or a grid, and whether they fit the operator."""
+    frames: Array | None = None
+    if history is not None:
+        layout, lead = history.shape, 2
+        grid, frames = _as_frames(operator, history, coords)
+        samples, points = len(frames), frames.shape[2]
+        values = np.zeros((samples, points, 0), np.float32)
+        if inputs is not None or operator.card.inputs:
+            given = _no_inputs(operator, coords) if inputs is None else inputs
+            _, values = _as_points(operator, given, coords)
+        if values.shape[:2] != (samples, points):
+            raise ShapeError(
+                "inputs and history must have the same samples and points, got "
+                f"{list(values.shape)} and {list(frames.shape)}"
+            )
+    else:
+        inputs = _no_inputs(operator, coords) if inputs is None else inputs
+        layout, lead = inputs.shape, 1
+        grid, values = _as_points(operator, inputs, coords)
+    for name, array in (("inputs", values), ("history", frames)):
+        if array is not None and not np.isfinite(array).all():
+            bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1))
+            raise ShapeError(f"{name} hold NaN or infinite values in samples {bad[:10].tolist()}")
+    place = _as_coords(operator, coords, grid, values)
+    grid = _uniform_grid(operator, place) if grid is None else grid
+    measure = _as_weights(operator, weights, grid, values)
+    return Given(values, frames, place, measure, grid, layout, lead)
+
+
+def _no_inputs(operator: Operator, coords: Array | None) -> Array:
+    """Return inputs without channels for each sample of the coordinates."""
+    names = ", ".join(channel.name for channel in operator.card.inputs)
+    if names or coords is None or coords.ndim not in (2, 3):
+        wanted = f"inputs ({names})" if names else "coords as [samples points dim]"
+        raise ShapeError(f"this operator needs {wanted}")
+    samples = coords.shape[0] if coords.ndim == 3 else 1
+    return np.zeros((samples, coords.shape[-2], 0), np.float32)
+
+
+def _as_frames(
+    operator: Operator, history: Array, coords: Array | None
+) -> tuple[tuple[int, ...] | None, Array]:
+    """Return known frames as [samples frames points channels], and the grid they lie on."""
+    known = operator.card.history
+    if history.ndim < 3 or history.shape[1] != known:
+        raise ShapeError(
+            f"history must be [samples {known} ...], {known} frames as in training, got "
+            f"{list(history.shape)}"
+        )
+    merged = history.reshape(-1, *history.shape[2:])
+    grid, flat = _as_points(operator, merged, coords, operator.card.outputs, "history frames")
+    return grid, flat.reshape(*history.shape[:2], *flat.shape[1:])
+
+
+def _as_points(
+    operator: Operator,
+    inputs: Array,
+    coords: Array | None,
+    named: tuple[Channel, ...] | None = None,
+    what: str = "inputs",
+) -> tuple[tuple[int, ...] | None, Array]:
+    named = operator.card.inputs if named is None else named
+    dim, channels = operator.card.mesh.dim, len(named)
+    if inputs.dtype.kind not in "fiub":
+        raise ShapeError(f"{what} must be numbers, got {inputs.dtype}")
+    if inputs.size == 0 and (channels > 0 or 0 in inputs.shape[:-1]):
+        raise ShapeError(f"{what} are empty, got {list(inputs.shape)}")
+    if operator.card.mesh.kind == "structured" and coords is None:
+        raise ShapeError(
+            "this operator works on curved meshes: give coords as [samples points dim]"
+        )
+    if operator.card.mesh.kind == "grid" and coords is None:
+        # Points first: in two dimensions [samples points 1] has the rank of a grid of one channel.
+        if inputs.ndim == 3 and inputs.shape[-1] == channels:
+            for grid in _likely_grids(operator, inputs.shape[1]):
+                return grid, inputs
+        if inputs.ndim == dim + 1 and channels == 1 and min(inputs.shape[1:]) > 1:
+            return inputs.shape[1:], inputs.reshape(len(inputs), -1, 1)
+        if inputs.ndim == dim + 2 and inputs.shape[-1] == channels and min(inputs.shape[1:-1]) > 1:
+            return inputs.shape[1:-1], inputs.reshape(len(inputs), -1, channels)
+    elif inputs.ndim == 3 and inputs.shape[-1] == channels:
+        return None, inputs
+    names = ", ".join(channel.name for channel in named)
+    layout = "[samples points channels]"
+    if operator.card.mesh.kind == "grid" and coords is None:
+        layout = f"[samples {' '.join('xyz'[:dim])} channels], or {layout} with coords"
+    raise ShapeError(
+        f"{what} must be {layout} with {channels} channels ({names}), got {list(inputs.shape)}"
+    )
+
+
+def _likely_grids(operator: Operator, points: int) -> list[tuple[int, ...]]:
+    """Return the shapes so many points may have: as in training, or equal sides."""
+    dim = operator.card.mesh.dim
+    guesses = (operator.card.resolution or (), (round(points ** (1 / dim)),) * dim)
+    return [grid for grid in guesses if grid and math.prod(grid) == points]
+
+
+def _uniform_grid(operator: Operator, place: Tensor) -> tuple[int, ...] | None:
+    """Recognise a grid in given coordinates, so that it is integrated like one in training."""
+    if operator.card.mesh.kind != "grid":
+        return None
+    step = operator.normaliser.coord_span.cpu() * 1e-5
+    axes = (place[0] / step).round().T
+    shape = tuple(len(axis.unique()) for axis in axes)
+    if math.prod(shape) != place.shape[1] or not is_uniform(Domain(place, shape)):
+        return None
+    return shape
+
+
+def _as_weights(
+    operator: Operator, weights: Array | None, grid: tuple[int, ...] | None, flat: Array
+) -> Tensor | None:
+    """Return the weights of the inner product as in training: given, trapezoidal or equal."""
+    mesh = operator.card.mesh
+    if weights is None:
+        if operator.card.weighted:
+            raise ShapeError(
+                "this operator was trained with quadrature weights: give weights as [points] or "
+                "[samples points]"
+            )
+        bounded = grid is not None and mesh.kind == "grid" and not mesh.periodic
+        return trapezoidal(grid)[None] if bounded and grid is not None else None
+    rows = weights if weights.ndim == 2 else weights[None]
+    if rows.ndim != 2 or rows.shape[1] != flat.shape[1] or len(rows) not in (1, len(flat)):
+        raise ShapeError(
+            f"weights must be [{flat.shape[1]}] or [{len(flat)} {flat.shape[1]}] to match the "
+            f"inputs, got {list(weights.shape)}"
+        )
+    if not np.isfinite(rows).all() or (rows < 0).any() or (rows.sum(1) <= 0).any():
+        raise ShapeError("weights must be finite, not negative, and positive somewhere")
+    return float_tensor(rows / rows.sum(1, keepdims=True))
+
+
+def _as_coords(
+    operator: Operator, coords: Array | None, grid: tuple[int, ...] | None, flat: Array
+) -> Tensor:
+    if coords is None:
+        if grid is None:
+            raise ShapeError("this operator works on scattered points: give coords as [points dim]")
+        normaliser = operator.normaliser
+        unit = Domain.grid(grid).coords
+        return unit * normaliser.coord_span.cpu() + normaliser.coord_low.cpu()
+    dim = operator.card.mesh.dim
+    place = coords if coords.ndim == 3 else coords[None]
+    if place.shape[1:] != (flat.shape[1], dim) or len(place) not in (1, len(flat)):
+        raise ShapeError(
+            f"coords must be [{flat.shape[1]} {dim}] or [{len(flat)} {flat.shape[1]} {dim}] to "
+            f"match the inputs, got {list(coords.shape)}"
+        )
+    if not np.isfinite(place).all():
+        raise ShapeError("coords hold NaN or infinite values")
+    return float_tensor(place)
+
+
+def as_queries(operator: Operator, points: Array) -> Tensor:
+    """Return query points as a tensor, refusing other ranks and values that are no place."""
+    dim = operator.card.mesh.dim
+    if points.ndim != 2 or points.shape[1] != dim or len(points) == 0:
+        raise ShapeError(f"query points must be [points {dim}], got {list(points.shape)}")
+    if not np.isfinite(points).all():
+        bad = np.flatnonzero(~np.isfinite(points).all(1))
+        raise ShapeError(f"query points hold NaN or infinite values in rows {bad[:10].tolist()}")
+    return float_tensor(points)
+
+
+def as_times(operator: Operator, times: Array | None) -> Tensor | None:
+    """Return the times to predict at: the given ones, or those of training."""
+    if operator.card.task != "timed":
+        return None
+    if times is None:
+        return torch.tensor(operator.card.times)
+    if times.ndim != 1 or len(times) == 0 or not np.isfinite(times).all():
+        raise ShapeError(f"times must be finite numbers [time], got {list(times.shape)}")
+    return float_tensor(times)

@@ -1,0 +1,55 @@
+"""A recipe for data nobody has written one for (no torch here)."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from ono.data.store import Dataset
+
+_STEPS = 4000
+"""Training steps of a small recipe: some minutes on two CPU cores."""
+
+
+def derive(path: Path | str, *, small: bool = False) -> dict[str, Any]:
+    """Return the recipe that the task, the size and the mesh of a dataset call for.
+
+    A `small` one suits a CPU: a narrower model and fewer epochs.
+    """
+    data = Dataset.open(path)
+    info = data.info
+    samples, frames = len(data.rows("train")), 1 if data.times is None else len(data.times)
+    history = max(1, frames // 2) if info.task == "rollout" else 0
+    points = data.coords.shape[-2] // (1 if data.offsets is None else info.samples)
+    batch = _batch(points * (frames - history), samples)
+    recipe: dict[str, Any] = {
+        "name": f"{_plain(info.name)}/ono",
+        "data": {"path": str(path)},
+        "model": {"name": "ono"},
+        "optimiser": {"learning_rate": 1e-3},
+        "train": {"epochs": 500, "batch": batch, "validate_every": 10},
+    }
+    if history:
+        recipe["rollout"] = {"history": history}
+    if small:
+        epochs = min(500, max(10, round(_STEPS * batch / samples)))
+        recipe["model"] |= {"width": 64, "layers": 4, "lower": {"heads": 4}, "eigen": {"heads": 4}}
+        recipe["optimiser"]["learning_rate"] = 2e-3
+        recipe["train"] |= {"epochs": epochs, "validate_every": max(1, epochs // 10)}
+    return recipe
+
+
+def _batch(values: int, samples: int) -> int:
+    """Return how many samples a step takes: about 30 000 points, and never much of the data.
+
+    >>> _batch(972, 1000), _batch(7225, 1000), _batch(300_000, 1000), _batch(100, 40)
+    (16, 4, 1, 5)
+    """
+    fitting = 1 << max(0, min(4, round(math.log2(30_000 / values))))
+    return max(1, min(fitting, samples // 8))
+
+
+def _plain(name: str) -> str:
+    """Return a name that can be part of a path."""
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
