@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from ono.data.check import Finding, check
+from ono.data.check_mesh import cell_sizes
 from ono.data.store import (
     Array,
     ArrayName,
@@ -19,6 +21,7 @@ from ono.data.store import (
     Report,
     write_dataset,
 )
+from ono.errors import DataError
 
 SAMPLES, POINTS = 10, 6
 
@@ -188,7 +191,8 @@ def test_dtypes_that_are_converted_are_noted(
     tmp_path: Path, arrays: dict[ArrayName, Array]
 ) -> None:
     inputs = np.random.default_rng(0).integers(0, 99, (SAMPLES, POINTS, 2))
-    found = check(build(tmp_path, arrays | {"inputs": inputs, "coords": np.ones((POINTS, 2))}))
+    coords = np.arange(2.0 * POINTS).reshape(POINTS, 2)
+    found = check(build(tmp_path, arrays | {"inputs": inputs, "coords": coords}))
     assert [(f.severity, f.where) for f in found] == [("note", "coords"), ("note", "inputs")]
     assert "<i8" in found[1].what
 
@@ -236,3 +240,144 @@ def test_weights_that_are_no_measure_are_fatal(
     weights: dict[ArrayName, Array] = {"weights": np.full(POINTS, weight, np.float32)}
     finding = only(check(build(tmp_path, arrays | weights)))
     assert (finding.severity, finding.where) == ("fatal", "weights")
+
+
+def on_mesh(mesh: Mesh, coords: Array, outputs: Array) -> tuple[dict[ArrayName, Array], Mesh]:
+    random = np.random.default_rng(2)
+    inputs = random.random((SAMPLES, outputs.shape[1], 2), np.float32)
+    arrays: dict[ArrayName, Array] = {
+        "coords": coords.astype(np.float32),
+        "inputs": inputs,
+        "outputs": outputs.astype(np.float32),
+    }
+    return arrays, mesh
+
+
+def waves(x: Array, y: Array) -> Array:
+    """Return two smooth channels at points [samples points 2]."""
+    phase = np.arange(SAMPLES)[:, None]
+    return np.stack([np.sin(3 * x + phase) + y, 100 * np.cos(4 * y + phase) + x], -1)
+
+
+NX, NY = 12, 30
+GRID_X, GRID_Y = np.meshgrid(np.linspace(0, 1, NX), np.linspace(0, 2, NY), indexing="ij")
+GRID = np.stack([GRID_X, GRID_Y], -1).reshape(-1, 2)
+GRID_MESH = Mesh(kind="grid", dim=2, shape=(NX, NY), shared=True)
+
+
+def transposed_axes(fields: Array) -> Array:
+    return fields.reshape(SAMPLES, NX, NY, 2).transpose(0, 2, 1, 3).reshape(SAMPLES, -1, 2)
+
+
+def channels_first(fields: Array) -> Array:
+    return fields.transpose(0, 2, 1).reshape(SAMPLES, -1, 2)
+
+
+@pytest.mark.parametrize(
+    ("order", "evidence"),
+    [
+        (transposed_axes, "with the grid axes reversed"),
+        (channels_first, "with channels before points"),
+    ],
+)
+def test_a_transposed_layout_is_noted_with_evidence(
+    tmp_path: Path, order: Callable[[Array], Array], evidence: str
+) -> None:
+    fields = waves(*GRID.T)
+    arrays, mesh = on_mesh(GRID_MESH, GRID, fields)
+    assert check(build(tmp_path / "right", arrays, mesh=mesh)) == []
+    arrays["outputs"] = order(fields).astype(np.float32)
+    found = only(check(build(tmp_path / "wrong", arrays, mesh=mesh)))
+    assert (found.severity, found.where) == ("note", "outputs")
+    assert evidence in found.what
+
+
+def test_values_in_another_order_than_the_points_are_noted(tmp_path: Path) -> None:
+    points = np.random.default_rng(0).random((200, 2))
+    points = points[np.argsort(points[:, 0])]
+    smooth = waves(points[:, 0], points[:, 0])
+    cloud = Mesh(kind="cloud", dim=2, shared=True)
+    arrays, _ = on_mesh(cloud, points, smooth)
+    assert check(build(tmp_path / "right", arrays)) == []
+    order = np.random.default_rng(1).permutation(200)
+    arrays["coords"] = arrays["coords"][order]
+    found = only(check(build(tmp_path / "wrong", arrays)))
+    assert (found.severity, found.where) == ("note", "outputs")
+    assert "are both in one order?" in found.what
+
+
+def test_meshes_without_extent(tmp_path: Path, arrays: dict[ArrayName, Array]) -> None:
+    arrays["coords"][:] = 3
+    found = only(check(build(tmp_path / "point", arrays)))
+    assert (found.severity, found.what) == ("fatal", "all points coincide")
+    flat = GRID * [1, 0]
+    structured = Mesh(kind="structured", dim=2, shape=(NX, NY), shared=True)
+    on_line, _ = on_mesh(structured, flat, waves(*GRID.T))
+    found = only(check(build(tmp_path / "line", on_line, mesh=structured)))
+    assert (found.severity, found.what) == ("fatal", "cells: all are empty")
+
+
+def test_cells_that_are_empty_or_folded(tmp_path: Path) -> None:
+    mesh = Mesh(kind="structured", dim=2, shape=(NX, NY), shared=False)
+    coords = np.repeat(GRID[None], SAMPLES, 0) * (1 + np.arange(SAMPLES)[:, None, None])
+    nodes = coords.reshape(SAMPLES, NX, NY, 2)
+    nodes[4, :, 1] = nodes[4, :, 0]
+    nodes[7, 5, 5] = nodes[7, 8, 8]
+    arrays, _ = on_mesh(mesh, coords, waves(*GRID.T))
+    empty, folded = check(build(tmp_path, arrays, mesh=mesh))
+    assert (empty.severity, empty.indices) == ("note", (4,))
+    assert empty.what == f"{NX - 1} cells are empty"
+    assert (folded.severity, folded.indices) == ("note", (7,))
+    assert "folded over" in folded.what
+
+
+def test_the_cut_of_a_ring_is_no_defect(tmp_path: Path) -> None:
+    angle = 2 * np.pi * GRID_Y / 2
+    ring = np.stack([(1 + GRID_X) * np.cos(angle), (1 + GRID_X) * np.sin(angle)], -1)
+    mesh = Mesh(kind="structured", dim=2, shape=(NX, NY), shared=True)
+    arrays, _ = on_mesh(mesh, ring.reshape(-1, 2), waves(*ring.reshape(-1, 2).T))
+    assert check(build(tmp_path, arrays, mesh=mesh)) == []
+
+
+def test_points_of_a_cloud_that_coincide(tmp_path: Path, arrays: dict[ArrayName, Array]) -> None:
+    cloud = Mesh(kind="cloud", dim=2, shared=False)
+    arrays["coords"] = np.random.default_rng(0).random((SAMPLES, POINTS, 2), np.float32)
+    arrays["coords"][3, 4] = arrays["coords"][3, 1]
+    arrays["coords"][8, [2, 3]] = arrays["coords"][8, 0]
+    found = only(check(build(tmp_path, arrays, mesh=cloud)))
+    assert found == Finding("note", "3 points coincide with another", "coords", 2, (3, 8))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sizes"),
+    [
+        (np.array([[0.0], [1.0], [3.0]]), [1, 2]),
+        (np.array([[0.0, 0], [3, 4], [3, 5]]), [5, 1]),
+        (np.stack(np.meshgrid([0, 1], [0, 2], [0, 3, 4.0], indexing="ij"), -1), [6, 2]),
+        (np.stack(np.meshgrid([0, 1], [0, 2], [5.0], indexing="ij"), -1)[:, :, 0], [2]),
+    ],
+)
+def test_sizes_of_structured_cells(nodes: Array, sizes: list[float]) -> None:
+    assert cell_sizes(nodes).ravel() == pytest.approx(sizes)
+
+
+def test_times_that_do_not_increase(tmp_path: Path, arrays: dict[ArrayName, Array]) -> None:
+    frames = np.random.default_rng(0).random((SAMPLES, 3, POINTS, 2), np.float32)
+    for times, fatal in (([0, 1, 2], False), ([0, 1, 1], True)):
+        extra: dict[ArrayName, Array] = {"outputs": frames, "times": np.array(times, np.float32)}
+        moving = arrays | extra
+        found = check(build(tmp_path / str(fatal), moving, task="timed"))
+        assert [f.where for f in found] == (["times"] if fatal else [])
+
+
+def test_a_pickled_array_is_refused_and_not_run(
+    tmp_path: Path, arrays: dict[ArrayName, Array]
+) -> None:
+    build(tmp_path, arrays)
+    np.save(tmp_path / "inputs.npy", np.array([[{}]] * 99, object), allow_pickle=True)
+    info = json.loads((tmp_path / "dataset.json").read_text())
+    info["files"]["inputs"]["bytes"] = (tmp_path / "inputs.npy").stat().st_size
+    (tmp_path / "dataset.json").write_text(json.dumps(info))
+    with pytest.raises(DataError, match="pickled objects are never read") as error:
+        Dataset.open(tmp_path, strict=False)
+    assert error.value.exit_code == 2

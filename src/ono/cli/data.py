@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
+from ono.cli.compare import compare
+from ono.cli.data_import import import_data
+
 app = typer.Typer(help="Make, look at and check datasets.", no_args_is_help=True)
+
+app.command("import")(import_data)
+app.command()(compare)
 
 Directory = Annotated[Path, typer.Argument(help="A dataset directory.", metavar="DIR")]
 
@@ -42,18 +48,26 @@ def make(
     device: Annotated[str, typer.Option(help="Where to solve: cpu, cuda or auto.")] = "auto",
     batch: Annotated[int | None, typer.Option(help="Samples solved together.")] = None,
     out: Annotated[Path | None, typer.Option(help="Default: data/NAME-SIZE.")] = None,
+    geometry: Annotated[
+        Path | None,
+        typer.Option(help="Published shapes to solve for instead of random ones (elasticity)."),
+    ] = None,
 ) -> None:
     """Make a benchmark's data from physics, or continue where an interrupted run stopped."""
     from ono.cli.progress import counting
     from ono.data.benchmarks import benchmark
     from ono.data.generate import make as make_dataset
+    from ono.data.geometry import with_geometry
     from ono.data.store import INFO_FILE
 
+    maker = benchmark(name)
+    if geometry is not None:
+        maker, name = with_geometry(maker, geometry), f"{name}-published"
     out = Path("data") / f"{name}-{size}" if out is None else out
     known = (out / INFO_FILE).exists()
     with counting(f"making {name}") as progress:
         dataset = make_dataset(
-            benchmark(name),
+            maker,
             out,
             size=size,
             samples=samples,

@@ -15,7 +15,7 @@ def evaluate(
         typer.Option("--resolution", "-r", min=2, help="Nodes along the first axis; repeatable."),
     ] = None,
     query: Annotated[
-        Path | None, typer.Option(help="Points to evaluate at, a .npy of [points dim].")
+        str | None, typer.Option(help="Points to evaluate at, FILE[:KEY] of [points dim].")
     ] = None,
     scattered: Annotated[
         int | None, typer.Option(min=1, help="Evaluate at so many random points.")
@@ -30,12 +30,12 @@ def evaluate(
     from rich.console import Console
     from rich.table import Table
 
-    from ono.cli.arrays import read_array
     from ono.cli.progress import working
+    from ono.data.array_files import parse_source, read_array
     from ono.evaluate.predict import scattered_points
     from ono.train.evaluations import Evaluator
 
-    points = None if query is None else read_array(query)
+    points = None if query is None else read_array(*parse_source(query))
     evaluator = Evaluator(run, split=split, device=device)
     wanted: list[int | None] = list(resolution or [])
     if not wanted and points is None and scattered is None:

@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
+from ono.data.check_mesh import geometry, point_order
+from ono.data.finding import Finding, Severity, in_samples, row_of, varying
 from ono.data.info import SPLITS, Array, ArrayName, layout_problems
 from ono.data.store import Dataset
 
-SHOWN = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One defect: fatal ones forbid training, notes are worth knowing."""
-
-    severity: Literal["fatal", "note"]
-    what: str
-    where: str
-    count: int = 1
-    indices: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        shown = ", ".join(map(str, self.indices))
-        more = ", ..." if self.count > len(self.indices) else ""
-        samples = f" in {self.count} samples: {shown}{more}" if self.indices else ""
-        return f"{self.severity}: {self.where}: {self.what}{samples}"
+__all__ = ["Finding", "check", "twins"]
 
 
 def check(dataset: Dataset) -> list[Finding]:
@@ -39,38 +22,8 @@ def check(dataset: Dataset) -> list[Finding]:
     """
     if problems := layout_problems(dataset.info, dataset.arrays):
         return [Finding("fatal", problem, "arrays") for problem in problems]
-    findings = [
-        finding
-        for look in (_description, _values, _weights, _targets, _channels, twins)
-        for finding in look(dataset)
-    ]
+    findings = [finding for look in LOOKS for finding in look(dataset)]
     return sorted(findings, key=lambda finding: finding.severity)
-
-
-def _finding(severity: Literal["fatal", "note"], what: str, where: str, at: list[int]) -> Finding:
-    return Finding(severity, what, where, len(at), tuple(at[:SHOWN]))
-
-
-def _varying(dataset: Dataset) -> list[ArrayName]:
-    """Return the arrays that differ from sample to sample."""
-    ragged = dataset.offsets is not None
-    shared = {"times", "offsets"} | ({"coords"} if dataset.info.mesh.shared else set())
-    if dataset.weights is not None and dataset.weights.ndim == 1 and not ragged:
-        shared.add("weights")
-    return [name for name in dataset.arrays if name not in shared]
-
-
-def _row(dataset: Dataset, name: ArrayName, index: int) -> Array:
-    array, offsets = dataset.arrays[name], dataset.offsets
-    if offsets is None or name == "params":
-        return np.asarray(array[index])
-    return array[offsets[index] : offsets[index + 1]]
-
-
-def _first_frame(dataset: Dataset, index: int) -> Array:
-    frames = _row(dataset, "outputs", index)
-    first: Array = frames[0] if dataset.offsets is None else frames[:, 0]
-    return first
 
 
 def _description(dataset: Dataset) -> list[Finding]:
@@ -78,7 +31,7 @@ def _description(dataset: Dataset) -> list[Finding]:
     findings = []
     for split in SPLITS:
         if split not in dataset.info.splits:
-            severity: Literal["fatal", "note"] = "fatal" if split == "train" else "note"
+            severity: Severity = "fatal" if split == "train" else "note"
             findings.append(Finding(severity, "there are no such rows", f"split {split}"))
     for name, array in dataset.arrays.items():
         if name not in ("offsets", "draws") and array.dtype != np.float32:
@@ -86,25 +39,27 @@ def _description(dataset: Dataset) -> list[Finding]:
             findings.append(Finding("note", what, name))
         if not array.flags.c_contiguous:
             findings.append(Finding("note", "stored in Fortran order, slow to read by row", name))
+    if dataset.times is not None and (np.diff(dataset.times) <= 0).any():
+        findings.append(Finding("fatal", "they do not increase", "times"))
     if dataset.info.report is not None:
         failed = [i for i, good in enumerate(dataset.info.report.converged) if not good]
         if failed:
-            findings.append(_finding("fatal", "the solver did not converge", "report", failed))
+            findings.append(in_samples("fatal", "the solver did not converge", "report", failed))
     return findings
 
 
 def _values(dataset: Dataset) -> list[Finding]:
     """Find values that are not finite."""
-    varying, findings = _varying(dataset), []
+    own, findings = varying(dataset), []
     for name, array in dataset.arrays.items():
         at, bad = [], 0
-        for i in range(dataset.info.samples if name in varying else 1):
-            row = _row(dataset, name, i) if name in varying else array
+        for i in range(dataset.info.samples if name in own else 1):
+            row = row_of(dataset, name, i) if name in own else array
             if missing := int(np.count_nonzero(~np.isfinite(row))):
                 at.append(i)
                 bad += missing
-        if bad and name in varying:
-            findings.append(_finding("fatal", f"{bad} values are not finite", name, at))
+        if bad and name in own:
+            findings.append(in_samples("fatal", f"{bad} values are not finite", name, at))
         elif bad:
             findings.append(Finding("fatal", f"{bad} values are not finite", name))
     return findings
@@ -114,15 +69,15 @@ def _weights(dataset: Dataset) -> list[Finding]:
     """Find weights that are no measure: negative somewhere, or zero everywhere."""
     if dataset.weights is None:
         return []
-    own = "weights" in _varying(dataset)
+    own = "weights" in varying(dataset)
     rows = range(dataset.info.samples if own else 1)
     bad = []
     for i in rows:
-        row = _row(dataset, "weights", i) if own else dataset.weights
+        row = row_of(dataset, "weights", i) if own else dataset.weights
         if (row < 0).any() or not row.sum() > 0:
             bad.append(i)
     what = "negative, or zero everywhere"
-    return [_finding("fatal", what, "weights", bad)] if bad else []
+    return [in_samples("fatal", what, "weights", bad)] if bad else []
 
 
 def _targets(dataset: Dataset) -> list[Finding]:
@@ -131,17 +86,17 @@ def _targets(dataset: Dataset) -> list[Finding]:
     flat: dict[str, list[int]] = defaultdict(list)
     zero = []
     for i in range(dataset.info.samples):
-        row = _row(dataset, "outputs", i).reshape(-1, len(channels))
+        row = row_of(dataset, "outputs", i).reshape(-1, len(channels))
         if not row.any():
             zero.append(i)
         elif len(row) > 1:
             for channel in np.flatnonzero((row == row[0]).all(0)):
                 flat[channels[channel].name].append(i)
     same = "the same at all points"
-    findings = [_finding("note", same, f"outputs.{name}", at) for name, at in flat.items()]
+    findings = [in_samples("note", same, f"outputs.{name}", at) for name, at in flat.items()]
     if zero:
         what = "zero everywhere, so a relative error has no meaning"
-        findings.append(_finding("fatal", what, "outputs", zero))
+        findings.append(in_samples("fatal", what, "outputs", zero))
     return findings
 
 
@@ -160,12 +115,12 @@ def _channels(dataset: Dataset) -> list[Finding]:
         for i in rows:
             if varies.all():
                 break
-            row = _row(dataset, name, i).reshape(-1, len(channels))
+            row = row_of(dataset, name, i).reshape(-1, len(channels))
             first = row[0] if first is None else first
             varies |= (row != first).any(0)
         for channel, moves in zip(channels, varies, strict=True):
             if rows and not moves:
-                severity: Literal["fatal", "note"] = "fatal" if name == "outputs" else "note"
+                severity: Severity = "fatal" if name == "outputs" else "note"
                 what = "one value in all training rows: zero variance"
                 findings.append(Finding(severity, what, f"{name}.{channel}"))
     return findings
@@ -173,7 +128,7 @@ def _channels(dataset: Dataset) -> list[Finding]:
 
 def twins(dataset: Dataset) -> list[Finding]:
     """Find samples with the same inputs; between splits they leak the answers."""
-    inputs: list[ArrayName] = [n for n in ("inputs", "params", "coords") if n in _varying(dataset)]
+    inputs: list[ArrayName] = [n for n in ("inputs", "params", "coords") if n in varying(dataset)]
     split_of = {i: split for split in dataset.info.splits for i in dataset.rows(split)}
     seen: dict[bytes, int] = {}
     repeats: list[int] = []
@@ -181,17 +136,21 @@ def twins(dataset: Dataset) -> list[Finding]:
     for i in range(dataset.info.samples):
         digest = hashlib.blake2b(digest_size=16)
         for name in inputs:
-            digest.update(_row(dataset, name, i).tobytes())
+            digest.update(row_of(dataset, name, i).tobytes())
         if dataset.info.task == "rollout":  # the first frame is what a roll-out starts from
-            digest.update(_first_frame(dataset, i).tobytes())
+            frames = row_of(dataset, "outputs", i)
+            digest.update((frames[0] if dataset.offsets is None else frames[:, 0]).tobytes())
         first = seen.setdefault(digest.digest(), i)
         here, there = split_of.get(i), split_of.get(first)
         if first != i and here == there:
             repeats.append(i)
         elif first != i and here and there:
             leaks[f"splits {there} and {here}"].append(i)
-    findings = [_finding("fatal", "the same inputs: a leak", k, at) for k, at in leaks.items()]
+    findings = [in_samples("fatal", "the same inputs: a leak", k, at) for k, at in leaks.items()]
     if repeats:
         what = "the inputs repeat an earlier sample of the same split"
-        findings.append(_finding("note", what, "inputs", repeats))
+        findings.append(in_samples("note", what, "inputs", repeats))
     return findings
+
+
+LOOKS = (_description, _values, _weights, _targets, _channels, geometry, point_order, twins)

@@ -64,6 +64,7 @@ def understand(
     *,
     coords: Array | None,
     weights: Array | None,
+    params: Array | None,
     history: Array | None,
 ) -> Given:
     """Find out what the arrays are: points or a grid, and whether they fit the operator."""
@@ -71,38 +72,66 @@ def understand(
     if history is not None:
         layout, lead = history.shape, 2
         grid, frames = _as_frames(operator, history, coords)
-        samples, points = len(frames), frames.shape[2]
-        values = np.zeros((samples, points, 0), np.float32)
+        values = np.zeros((len(frames), frames.shape[2], 0), np.float32)
         if inputs is not None or operator.card.inputs:
-            given = _no_inputs(operator, coords) if inputs is None else inputs
+            given = _no_inputs(operator, coords, params) if inputs is None else inputs
             _, values = _as_points(operator, given, coords)
-        if values.shape[:2] != (samples, points):
+        if values.shape[:2] != (len(frames), frames.shape[2]):
             raise ShapeError(
                 "inputs and history must have the same samples and points, got "
                 f"{list(values.shape)} and {list(frames.shape)}"
             )
     else:
-        inputs = _no_inputs(operator, coords) if inputs is None else inputs
+        inputs = _no_inputs(operator, coords, params) if inputs is None else inputs
         layout, lead = inputs.shape, 1
         grid, values = _as_points(operator, inputs, coords)
+    values = _with_params(operator, values, params)
     for name, array in (("inputs", values), ("history", frames)):
         if array is not None and not np.isfinite(array).all():
             bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1))
             raise ShapeError(f"{name} hold NaN or infinite values in samples {bad[:10].tolist()}")
     place = _as_coords(operator, coords, grid, values)
-    grid = _uniform_grid(operator, place) if grid is None else grid
+    grid = _mesh_shape(operator, place) if grid is None else grid
     measure = _as_weights(operator, weights, grid, values)
     return Given(values, frames, place, measure, grid, layout, lead)
 
 
-def _no_inputs(operator: Operator, coords: Array | None) -> Array:
-    """Return inputs without channels for each sample of the coordinates."""
-    names = ", ".join(channel.name for channel in operator.card.inputs)
-    if names or coords is None or coords.ndim not in (2, 3):
-        wanted = f"inputs ({names})" if names else "coords as [samples points dim]"
-        raise ShapeError(f"this operator needs {wanted}")
+def _no_inputs(operator: Operator, coords: Array | None, params: Array | None) -> Array:
+    """Return inputs without channels, a sample for each of the coordinates or parameters."""
+    card = operator.card
+    if names := ", ".join(channel.name for channel in card.inputs):
+        raise ShapeError(f"this operator needs inputs ({names})")
+    grid = card.resolution if card.mesh.kind == "grid" else None
+    if coords is None and (grid is None or params is None):
+        raise ShapeError("this operator needs coords as [samples points dim]")
+    if coords is not None and coords.ndim not in (2, 3):
+        raise ShapeError(f"coords must be [points dim] or [samples points dim], got {coords.shape}")
+    if coords is None:
+        assert params is not None
+        assert grid is not None
+        return np.zeros((len(params), *grid, 0), np.float32)
     samples = coords.shape[0] if coords.ndim == 3 else 1
+    if coords.ndim == 2 and params is not None:
+        samples = len(params)
     return np.zeros((samples, coords.shape[-2], 0), np.float32)
+
+
+def _with_params(operator: Operator, values: Array, params: Array | None) -> Array:
+    """Append the numbers of each sample to its inputs, the same at every point."""
+    names = ", ".join(channel.name for channel in operator.card.params)
+    count = len(operator.card.params)
+    if params is None and count == 0:
+        return values
+    if params is None or params.shape != (len(values), count):
+        got = "none" if params is None else str(list(params.shape))
+        raise ShapeError(
+            f"params must be [{len(values)} {count}] (samples; {names or 'no parameters'}), "
+            f"got {got}"
+        )
+    if params.dtype.kind not in "fiub" or not np.isfinite(params).all():
+        raise ShapeError("params must be finite numbers")
+    told = np.broadcast_to(params[:, None], (*values.shape[:2], count))
+    return np.concatenate((values, told), -1)
 
 
 def _as_frames(
@@ -145,7 +174,8 @@ def _as_points(
         if inputs.ndim == dim + 1 and channels == 1 and min(inputs.shape[1:]) > 1:
             return inputs.shape[1:], inputs.reshape(len(inputs), -1, 1)
         if inputs.ndim == dim + 2 and inputs.shape[-1] == channels and min(inputs.shape[1:-1]) > 1:
-            return inputs.shape[1:-1], inputs.reshape(len(inputs), -1, channels)
+            grid = inputs.shape[1:-1]
+            return grid, inputs.reshape(len(inputs), math.prod(grid), channels)
     elif inputs.ndim == 3 and inputs.shape[-1] == channels:
         return None, inputs
     names = ", ".join(channel.name for channel in named)
@@ -164,10 +194,11 @@ def _likely_grids(operator: Operator, points: int) -> list[tuple[int, ...]]:
     return [grid for grid in guesses if grid and math.prod(grid) == points]
 
 
-def _uniform_grid(operator: Operator, place: Tensor) -> tuple[int, ...] | None:
-    """Recognise a grid in given coordinates, so that it is integrated like one in training."""
+def _mesh_shape(operator: Operator, place: Tensor) -> tuple[int, ...] | None:
+    """Recognise the mesh of given coordinates, so that it is treated like one in training."""
     if operator.card.mesh.kind != "grid":
-        return None
+        shape = operator.card.resolution
+        return shape if shape and math.prod(shape) == place.shape[1] else None
     step = operator.normaliser.coord_span.cpu() * 1e-5
     axes = (place[0] / step).round().T
     shape = tuple(len(axis.unique()) for axis in axes)

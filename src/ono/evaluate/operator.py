@@ -19,6 +19,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from ono.data.batches import Batch, Source, View, in_order
+from ono.data.draft import MeshFields, Sources
 from ono.data.info import Channel, Mesh, Task
 from ono.data.normalise import Normaliser
 from ono.data.store import Dataset
@@ -41,8 +42,10 @@ class Card(BaseModel, frozen=True, extra="forbid"):
     model: str
     config: dict[str, Any]
     inputs: tuple[Channel, ...]
+    params: tuple[Channel, ...] = ()
     outputs: tuple[Channel, ...]
     mesh: Mesh
+    fields: MeshFields | None = None
     task: Task = "steady"
     history: int = 0
     times: tuple[float, ...] = ()
@@ -56,13 +59,15 @@ class Card(BaseModel, frozen=True, extra="forbid"):
     @classmethod
     def of(cls, view: View, *, model: str, config: BaseModel, **provenance: Any) -> Card:
         """Describe an operator for the data of a view."""
-        info = view.dataset.info
+        info, sources = view.dataset.info, Sources.read(view.dataset.path)
         return cls(
             model=model,
             config=config.model_dump(mode="json"),
-            inputs=(*info.inputs, *info.params),
+            inputs=info.inputs,
+            params=info.params,
             outputs=view.outputs,
             mesh=info.mesh,
+            fields=None if sources is None else sources.fields,
             task=info.task,
             history=0 if view.window is None else view.window.history,
             times=() if view.times is None else tuple(map(float, view.times)),
@@ -106,7 +111,8 @@ class Operator(nn.Module):
     def __init__(self, card: Card) -> None:
         super().__init__()
         self.card = card
-        dim, inputs, outputs = card.mesh.dim, len(card.inputs), len(card.outputs)
+        dim, outputs = card.mesh.dim, len(card.outputs)
+        inputs = len(card.inputs) + len(card.params)
         config = MODELS[card.model].config.model_validate(card.config)
         self.model = build(
             config,

@@ -32,6 +32,7 @@ def predict(
     *,
     coords: Array | None = None,
     weights: Array | None = None,
+    params: Array | None = None,
     query: Array | None = None,
     history: Array | None = None,
     steps: int | None = None,
@@ -44,7 +45,8 @@ def predict(
     `inputs` is [samples points channels], or on a grid [samples nx ny ... (channels)]; without
     `coords` ([points dim] or [samples points dim]) a grid fills the box of the training data. An
     operator whose output depends on the geometry alone needs no inputs; one that was trained with
-    quadrature weights needs them too, [points] or [samples points].
+    quadrature weights needs them too, [points] or [samples points], and one that knows numbers of
+    a whole sample needs `params` [samples numbers].
     `query` [queries dim] asks for the output elsewhere: [samples queries channels].
 
     An operator for roll-outs takes the known frames as `history` [samples frames ...], laid out
@@ -52,7 +54,9 @@ def predict(
     have an axis for time behind the samples, and by default do what they did in training.
     """
     _refuse_other_tasks(operator, history=history, steps=steps, times=times, query=query)
-    given = understand(operator, inputs, coords=coords, weights=weights, history=history)
+    given = understand(
+        operator, inputs, coords=coords, weights=weights, params=params, history=history
+    )
     device = operator.normaliser.coord_low.device
     wanted = None if query is None else as_queries(operator, query).to(device)
     clock = as_times(operator, times)

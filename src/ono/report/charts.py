@@ -146,6 +146,16 @@ def resolution_figure(
     return figure
 
 
+def frame_errors(times: Array, errors: Sequence[float], *, width: float = WIDTH) -> Figure:
+    """Draw the mean error of each time of a series."""
+    figure = Figure((width, 2.4), dpi=DPI, layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    axes.plot(times, errors, color=FIRST, marker="o", ms=4, lw=1.5)
+    axes.set_ylim(bottom=0)
+    _dress(axes, "time", "relative L2")
+    return figure
+
+
 def _log(axes: Axes, values: Array) -> None:
     """Use a logarithmic axis if there is something to show on it."""
     known = values[np.isfinite(values) & (values > 0)]

@@ -30,6 +30,7 @@ class Outcome(BaseModel, frozen=True):
     validation: float
     test: float
     test_errors: dict[int, float]
+    test_by_time: list[float] | None = None
     epoch: int
     checkpoint: str
     seconds: float

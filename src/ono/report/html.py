@@ -28,6 +28,7 @@ def write_report(run: Path, out: Path | None = None, *, layer: int | None = None
         sections.training(found),
         sections.errors(found),
         sections.samples(found),
+        sections.frames(found),
         sections.resolutions(found),
         sections.eigenfunctions(found),
         sections.health(found),
@@ -72,9 +73,13 @@ def lead(found: Evidence) -> str:
     model, parts = found.recipe.model.name, found.parts
     if parts is None:
         return f"The {model} operator. Its dataset cannot be opened."
-    info = parts.train.dataset.info
-    names = ", ".join(channel.name for channel in (*info.inputs, *info.params))
-    made = ", ".join(channel.name for channel in info.outputs)
+    info, window = parts.train.dataset.info, parts.test.window
+    names = ", ".join(channel.name for channel in (*info.inputs, *info.params)) or "the geometry"
+    made = ", ".join(channel.name for channel in parts.train.outputs)
+    if window is not None:
+        names, made = f"{window.history} frames of {made}", f"the next {window.steps}"
+    elif parts.test.times is not None:
+        made = f"{made} at {len(parts.test.times)} times"
     kind = {"grid": "grid", "structured": "structured mesh", "cloud": "cloud"}[info.mesh.kind]
     where = sections.size(parts.train.shape) or f"{parts.train.points:,}"
     return (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -14,10 +13,12 @@ from ono.data.info import Array, Channel, Split
 from ono.errors import DataError
 from ono.evaluate.metrics import relative_l2
 from ono.evaluate.operator import Operator
+from ono.evaluate.rollout import with_history
 from ono.evaluate.score import score
 from ono.models.ono import ONO
 from ono.report.fields import Place
 from ono.report.figures import Eigenfunctions, Sample
+from ono.report.series import Series
 
 _HEADS, _FUNCTIONS = 4, 6
 _LOOKED_AT = 32
@@ -33,6 +34,7 @@ class Pictures:
     outputs: tuple[Channel, ...]
     samples: tuple[Sample, ...]
     eigen: Eigenfunctions | None
+    series: Series | None = None
 
 
 @torch.no_grad()
@@ -53,13 +55,22 @@ def look(
     if errors is None:
         found = score(operator, load(replace(view, rows=view.rows[:_LOOKED_AT]), _CPU))
         errors = dict(zip(found.rows.tolist(), found.errors.tolist(), strict=True))
-    samples, eigen = [], None
+    samples, eigen, series = [], None, None
     for label, row in extremes({r: e for r, e in errors.items() if r in view.rows}).items():
         batch = view.read(np.array([view.rows.index(row)]))
-        samples.append(_sample(operator, batch, label, dataset.info.mesh.kind))
-        if label == "median" and layer is not None:
-            eigen = _eigenfunctions(operator, batch, samples[-1].place, layer)
-    return Pictures(split, dataset.info.inputs, view.outputs, tuple(samples), eigen)
+        place = Place(_array(batch.domain.coords[0]), dataset.info.mesh.kind, batch.domain.shape)
+        prediction = operator.answer(batch)
+        samples.append(_sample(prediction, batch, label, place))
+        if label == "median":
+            series = _series(prediction, batch, place)
+            if layer is not None:
+                eigen = _eigenfunctions(operator, batch, place, layer)
+    inputs = dataset.info.inputs
+    if view.window is not None:
+        inputs = tuple(
+            c.model_copy(update={"name": f"{c.name}, last known"}) for c in view.outputs
+        )
+    return Pictures(split, inputs, view.outputs, tuple(samples), eigen, series)
 
 
 def extremes(errors: dict[int, float]) -> dict[str, int]:
@@ -73,17 +84,29 @@ def extremes(errors: dict[int, float]) -> dict[str, int]:
     return {label: rows[place] for label, place in places.items()} if rows else {}
 
 
-def _sample(
-    operator: Operator, batch: Batch, label: str, kind: Literal["grid", "structured", "cloud"]
-) -> Sample:
-    prediction = operator(batch.domain, batch.values)
+def _sample(prediction: Tensor, batch: Batch, label: str, place: Place) -> Sample:
+    """Return a sample to draw; of a series, its last frame."""
     error = relative_l2(prediction, batch.target, batch.domain.mask)
+    last = () if batch.times is None else (-1,)
+    given = batch.values[0] if batch.history is None else batch.history[0, -1]
     return Sample(
         label=label,
         row=int(batch.rows[0]),
         error=float(error[0]),
-        place=Place(_array(batch.domain.coords[0]), kind, batch.domain.shape),
-        inputs=_array(batch.values[0]),
+        place=place,
+        inputs=_array(given),
+        truth=_array(batch.target[(0, *last)]),
+        prediction=_array(prediction[(0, *last)]),
+    )
+
+
+def _series(prediction: Tensor, batch: Batch, place: Place) -> Series | None:
+    if batch.times is None:
+        return None
+    return Series(
+        row=int(batch.rows[0]),
+        place=place,
+        times=_array(batch.times),
         truth=_array(batch.target[0]),
         prediction=_array(prediction[0]),
     )
@@ -96,8 +119,14 @@ def _eigenfunctions(
     model, scale = operator.model, operator.normaliser
     if not isinstance(model, ONO):
         return None
-    domain, values = scale.place(batch.domain), scale.encode(batch.values)
-    psi = model.eigenfunctions(domain, values, layer=layer)[0].permute(1, 2, 0)[:_HEADS]
+    given, time = batch.values, None
+    if batch.history is not None:
+        given = with_history(given, batch.history)
+    elif batch.times is not None:
+        time = scale.clock(batch.times[-1:])
+    domain, values = scale.place(batch.domain), scale.encode(given)
+    found = model.eigenfunctions(domain, values, layer=layer, time=time)
+    psi = found[0].permute(1, 2, 0)[:_HEADS]
     mu = list(model.orthogonal_attentions())[layer].mu[:_HEADS]
     largest, order = mu.sort(descending=True, stable=True)
     order = order[:, :_FUNCTIONS]

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from ono.models.ono_config import ONOConfig
 from ono.report import figures
-from ono.report.charts import NARROW
+from ono.report.charts import NARROW, frame_errors
 from ono.report.evidence import Evidence
 from ono.report.page import facts, folded, number, numbers, picture, section
+from ono.report.series import series_figure
 from ono.report.words import duration
 from ono.train.evaluations import Row
 
@@ -93,9 +94,40 @@ def samples(found: Evidence) -> str:
     text = (
         f"The best, the median and the worst sample of the {seen.split} split by relative L2 error."
     )
+    if seen.series is not None:
+        text += f" The pictures show the last time, t = {seen.series.times[-1]:.4g}."
     if found.outcome is None:
         text += " The test split stays unseen until the run has ended."
     return section("Samples", text, *drawn)
+
+
+def frames(found: Evidence) -> str:
+    """Show how the error changes over the times of a series, and the frames of one sample."""
+    seen, outcome = found.pictures, found.outcome
+    if seen is None or seen.series is None:
+        return ""
+    shown = []
+    if outcome is not None and outcome.test_by_time is not None:
+        by_time = outcome.test_by_time
+        shown.append(
+            picture(
+                frame_errors(seen.series.times, by_time),
+                "frames",
+                f"Error at each time, from {number(by_time[0])} to {number(by_time[-1])}.",
+                "The relative L2 error of each frame alone, averaged over the test split.",
+            )
+        )
+    for channel, output in enumerate(seen.outputs[:_DRAWN_OUTPUTS]):
+        shown.append(
+            picture(
+                series_figure(seen.series, output, channel),
+                f"series{channel}",
+                f"Truth, prediction and error of {output.name} at several times.",
+                f"Row {seen.series.row}, the median sample. Truth and prediction share one colour "
+                "scale over all times; the error has its own.",
+            )
+        )
+    return section("Over time", "The frames that the operator was asked for.", *shown)
 
 
 def resolutions(found: Evidence) -> str:

@@ -1,0 +1,70 @@
+"""Write named arrays in the format a file name asks for: `.npy`, `.npz`, `.mat` or HDF5."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ono.data.info import Array
+from ono.data.store import explain_os_errors
+from ono.errors import InputError
+from ono.files import replacing
+
+FORMATS = (".npy", ".npz", ".mat", ".h5", ".hdf5")
+
+
+def refuse_unwritable(path: Path, names: tuple[str, ...]) -> None:
+    """Refuse a format that is not known, or that cannot hold so many arrays."""
+    suffix = path.suffix.lower()
+    if suffix not in FORMATS:
+        raise InputError(f"{path} names no known format; end it in {', '.join(FORMATS)}")
+    if suffix == ".npy" and len(names) > 1:
+        raise InputError(
+            f"{path} holds one array, but there are {len(names)} to write ({', '.join(names)}); "
+            "end it in .npz, .mat or .h5"
+        )
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays by name; the file is complete or absent.
+
+    >>> from tempfile import mkdtemp
+    >>> path = Path(mkdtemp()) / "made.npz"
+    >>> write_arrays(path, {"u": np.ones(3)})
+    >>> np.load(path)["u"].tolist()
+    [1.0, 1.0, 1.0]
+    """
+    refuse_unwritable(path, tuple(arrays))
+    content = io.BytesIO()
+    match path.suffix.lower():
+        case ".npy":
+            np.save(content, next(iter(arrays.values())), allow_pickle=False)
+        case ".npz":
+            np.savez(content, allow_pickle=False, **dict(arrays))
+        case ".mat":
+            from scipy.io import savemat
+
+            named = {_matlab_name(name): array for name, array in arrays.items()}
+            savemat(content, named)  # type: ignore[arg-type]
+        case _:
+            import h5py
+
+            with h5py.File(content, "w") as file:
+                for name, array in arrays.items():
+                    file[name] = array
+    # Written by Python rather than by a library that does not say why a write failed.
+    with explain_os_errors(path), replacing(path) as aside:
+        aside.write_bytes(content.getbuffer())
+
+
+def _matlab_name(name: str) -> str:
+    """Return a name MATLAB accepts.
+
+    >>> _matlab_name("velocity x"), _matlab_name("2nd")
+    ('velocity_x', 'v_2nd')
+    """
+    plain = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)
+    return plain if plain[:1].isalpha() else f"v_{plain}"

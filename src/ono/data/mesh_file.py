@@ -1,0 +1,102 @@
+"""One mesh file as values at points: VTU, VTK, Gmsh or XDMF, read by meshio."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ono.data.cells import Cells, largest, lumped_weights, to_points
+from ono.data.info import Array
+from ono.errors import DataError, InputError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class MeshFile:
+    """One mesh file: points, fields at them [points components] and where each came from."""
+
+    path: Path
+    points: Array
+    fields: dict[str, Array]
+    at: dict[str, str]
+    weights: Array | None
+    numbers: dict[str, float]
+
+
+def read_mesh(path: Path, names: Sequence[str], numbers: Sequence[str] = ()) -> MeshFile:
+    """Read the named fields of one mesh file as values at its points."""
+    mesh = open_mesh(path)
+    points = np.asarray(mesh.points, np.float64)
+    blocks = [
+        Cells(block.type, np.asarray(block.data), at)
+        for at, block in enumerate(mesh.cells)
+        if block.type != "polyhedron" and len(block.data)
+    ]
+    fields: dict[str, Array] = {}
+    at: dict[str, str] = {}
+    for name in names:
+        if name in mesh.point_data:
+            value = np.asarray(mesh.point_data[name], np.float64)
+            fields[name], at[name] = value.reshape(len(points), -1), "point"
+        elif name in mesh.cell_data:
+            fields[name], at[name] = _from_cells(path, mesh, name, blocks, points), "cell"
+        else:
+            known = [*mesh.point_data, *mesh.cell_data]
+            hint = nearest(name, known) if known else "it has no fields"
+            raise InputError(f"{path} has no field {name!r}; {hint}")
+    values = {name: _number(path, mesh, name) for name in numbers}
+    return MeshFile(path, points, fields, at, lumped_weights(blocks, points), values)
+
+
+def open_mesh(path: Path) -> Any:
+    """Return a mesh file as meshio sees it."""
+    try:
+        meshio = importlib.import_module("meshio")
+    except ImportError:
+        raise InputError(
+            f'reading {path.name} needs meshio, which is not installed: pip install "ono[mesh]"'
+        ) from None
+    said = io.StringIO()
+    try:
+        # A file it cannot read makes meshio print and exit.
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            return meshio.read(path)
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as error:  # a parser may meet anything in a damaged file
+        text = " ".join(said.getvalue().split()) if isinstance(error, SystemExit) else str(error)
+        raise DataError(
+            f"{path} cannot be read as a mesh: {text or type(error).__name__}"
+        ) from None
+
+
+def _from_cells(path: Path, mesh: Any, name: str, blocks: Sequence[Cells], points: Array) -> Array:
+    top = largest(blocks)
+    values = [np.asarray(mesh.cell_data[name][block.block], np.float64) for block in top]
+    if not top:
+        raise InputError(f"{path} has {name!r} on cells, but no cells of a known type")
+    value = to_points(top, [v.reshape(len(v), -1) for v in values], points)
+    used = np.zeros(len(points), bool)
+    for block in top:
+        used[block.nodes] = True
+    if lone := int(np.count_nonzero(~used)):
+        raise InputError(
+            f"{path} has {name!r} on cells and {lone} points that belong to no cell; remove them"
+        )
+    return value
+
+
+def _number(path: Path, mesh: Any, name: str) -> float:
+    if name not in mesh.field_data:
+        known = ", ".join(mesh.field_data) or "none"
+        raise InputError(f"{path} has no number {name!r} in its field data (it has {known})")
+    value = np.asarray(mesh.field_data[name], np.float64)
+    if value.size != 1:
+        raise InputError(f"{path}: the field data {name!r} holds {value.size} numbers, wanted one")
+    return float(value.ravel()[0])

@@ -1,0 +1,198 @@
+"""Read a folder of mesh files, one sample each, into a draft of a dataset.
+
+Fields are taken by name from the data at points, else from the data on cells, which is averaged to
+points weighted by cell size. A third coordinate that is the same everywhere is dropped. Weights
+are the cells shared out to their nodes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ono.data.draft import Draft, FieldSource, MeshSource, Sources
+from ono.data.info import Array, ArrayName, Channel, Mesh, Scalar
+from ono.data.mesh_file import MeshFile, read_mesh
+from ono.data.table import read_table
+from ono.errors import InputError
+from ono.files import sha256
+
+SUFFIXES = (".vtu", ".vtk", ".msh", ".xdmf")
+COMPONENTS = "xyz"
+
+
+def mesh_files(folder: Path) -> list[Path]:
+    """Return the mesh files of a folder in natural order: case2 before case10."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder of mesh files")
+    found = [path for path in folder.iterdir() if path.is_file()]
+    files = [path for path in found if path.suffix.lower() in SUFFIXES]
+    if not files:
+        other = sum(path.suffix.lower() == ".vtp" for path in found)
+        hint = f"; convert its {other} .vtp files to .vtu, for example in ParaView" if other else ""
+        raise InputError(f"{folder} holds no mesh files ({', '.join(SUFFIXES)}){hint}")
+    return sorted(files, key=lambda path: natural(path.name))
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts numbers in names by value.
+
+    >>> sorted(["case10.vtu", "case2.vtu"], key=natural)
+    ['case2.vtu', 'case10.vtu']
+    """
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
+def read_mesh_folder(
+    folder: Path,
+    *,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    params: Sequence[str] = (),
+) -> Draft:
+    """Read every mesh file of a folder.
+
+    `params` are names of the files' own field data, or one CSV table.
+    """
+    if not outputs:
+        raise InputError("there is nothing to predict; name fields of the files with --outputs")
+    paths = mesh_files(folder)
+    tables = [name for name in params if name.lower().endswith(".csv")]
+    own = [name for name in params if name not in tables]
+    wanted = [*inputs, *outputs]
+    files = [read_mesh(path, wanted, own) for path in paths]
+    columns, notes = _columns(files)
+    names, numbers = _params(files, own, tables)
+    if not inputs and not names and _same_points(files):
+        raise InputError(
+            "nothing tells the samples apart: all files share one mesh; give --inputs or --params"
+        )
+    in_sources, out_sources = (_channels(files, group, columns) for group in (inputs, outputs))
+    mesh, arrays, told = _assemble(files, columns, in_sources, out_sources)
+    if names:
+        arrays["params"] = numbers.astype(np.float32)
+    averaged = sorted({name for name in wanted if files[0].at[name] == "cell"})
+    if averaged:
+        notes.append(f"cell data averaged to points by cell size: {', '.join(averaged)}")
+    settings: dict[str, Scalar] = {"samples": f"{len(files)} mesh files of {folder.name}"}
+    rows = tuple(
+        MeshSource(file=f.path.name, sha256=sha256(f.path), points=len(f.points)) for f in files
+    )
+    return Draft(
+        task="steady",
+        mesh=mesh,
+        inputs=tuple(Channel(name=source.channel) for source in in_sources),
+        outputs=tuple(Channel(name=source.channel) for source in out_sources),
+        params=tuple(Channel(name=name) for name in names),
+        samples=len(files),
+        arrays=arrays,
+        settings=settings,
+        notes=(*notes, *told),
+        sources=Sources(
+            folder=str(folder.resolve()),
+            coordinates=columns,
+            inputs=tuple(in_sources),
+            outputs=tuple(out_sources),
+            rows=rows,
+        ),
+    )
+
+
+def _columns(files: Sequence[MeshFile]) -> tuple[tuple[int, ...], list[str]]:
+    """Return which coordinates to keep: all but a last one that never changes."""
+    dims = {file.points.shape[1] for file in files}
+    if len(dims) > 1:
+        raise InputError(f"the files have points of {' and '.join(map(str, sorted(dims)))} numbers")
+    kept = dim = dims.pop()
+    while kept > 1:
+        ends = [file.points[:, kept - 1] for file in files]
+        if max(map(np.max, ends)) != min(map(np.min, ends)):
+            break
+        kept -= 1
+    dropped = ", ".join(COMPONENTS[kept:dim])
+    notes = [f"coordinate {dropped} is the same everywhere: dropped"] if dropped else []
+    return tuple(range(kept)), notes
+
+
+def _params(
+    files: Sequence[MeshFile], own: Sequence[str], tables: Sequence[str]
+) -> tuple[list[str], Array]:
+    names, parts = list(own), [np.array([[f.numbers[name] for name in own] for f in files])]
+    for table in tables:
+        header, numbers = read_table(Path(table), [file.path.name for file in files])
+        names += header
+        parts.append(numbers)
+    return names, np.concatenate(parts, 1)
+
+
+def _channels(
+    files: Sequence[MeshFile], names: Sequence[str], columns: tuple[int, ...]
+) -> list[FieldSource]:
+    """Name the components of the fields; a third one that is zero on a plane mesh is left out."""
+    sources = []
+    for name in names:
+        counts = {file.fields[name].shape[1]: file.path.name for file in reversed(files)}
+        places = {file.at[name]: file.path.name for file in reversed(files)}
+        for what, seen in (("components", counts), ("data", places)):
+            if len(seen) > 1:
+                told = ", ".join(f"{value} in {file}" for value, file in seen.items())
+                raise InputError(f"the field {name!r} has different {what}: {told}")
+        count, dim = counts.popitem()[0], len(columns)
+        if count == 3 and dim < 3 and not any(f.fields[name][:, dim:].any() for f in files):
+            count = dim
+        vector = 1 < count <= 3
+        sources += [
+            FieldSource(
+                channel=name if count == 1 else f"{name}_{COMPONENTS[k] if vector else k}",
+                field=name,
+                component=k,
+                at=files[0].at[name],
+            )
+            for k in range(count)
+        ]
+    return sources
+
+
+def _same_points(files: Sequence[MeshFile]) -> bool:
+    return all(np.array_equal(file.points, files[0].points) for file in files)
+
+
+def _assemble(
+    files: Sequence[MeshFile],
+    columns: tuple[int, ...],
+    inputs: Sequence[FieldSource],
+    outputs: Sequence[FieldSource],
+) -> tuple[Mesh, dict[ArrayName, Array], list[str]]:
+    """Lay the samples side by side if they have one number of points, else end to end."""
+
+    def pick(file: MeshFile, sources: Sequence[FieldSource]) -> Array:
+        parts = [file.fields[source.field][:, source.component] for source in sources]
+        return np.stack(parts, -1) if parts else np.zeros((len(file.points), 0))
+
+    shared = _same_points(files)
+    ragged = len({len(file.points) for file in files}) > 1
+    rows: dict[ArrayName, list[Array]] = {
+        "coords": [file.points[:, columns] for file in files],
+        "inputs": [pick(file, inputs) for file in files],
+        "outputs": [pick(file, outputs) for file in files],
+    }
+    notes, weights = [], [file.weights for file in files if file.weights is not None]
+    if len(weights) == len(files):
+        rows["weights"] = weights
+        notes.append("quadrature weights from the cells")
+    elif weights:
+        notes.append("no weights: some files have no cells of a known type")
+    join = np.concatenate if ragged else np.stack
+    arrays = {name: join(parts).astype(np.float32) for name, parts in rows.items()}
+    if shared:
+        arrays["coords"] = arrays["coords"][0]
+    if ragged:
+        counts = [len(file.points) for file in files]
+        arrays["offsets"] = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    if shared and "weights" in rows and all(np.array_equal(w, weights[0]) for w in weights):
+        arrays["weights"] = arrays["weights"][0]
+    return Mesh(kind="cloud", dim=len(columns), shared=shared), arrays, notes

@@ -1,0 +1,119 @@
+"""Pictures of stored samples: a line of fields each, or a strip of frames for a series."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ono.data.info import Array, Channel
+from ono.data.store import Dataset
+from ono.report.fields import MUTED, SMALL, Place, Scale, draw, drawable, key, title_of
+from ono.report.panels import GAP, KEY_ROOM, axes_at, blank_page, columns, heading
+from ono.report.series import chosen_frames
+
+_SHOWN_CHANNELS = 3
+_SHOWN_BESIDE_FRAMES = 1
+_SHOWN_PARAMS = 2
+_LEFT, _TOP = 0.3, 0.35
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A stored sample: inputs [points channels], outputs [time points channels]."""
+
+    label: str
+    place: Place
+    inputs: Array
+    outputs: Array
+
+
+def gallery(dataset: Dataset, rows: Sequence[int]) -> Figure:
+    """Draw inputs and outputs of some samples.
+
+    A steady sample is a line of pictures with a key each. A series has a line for every output
+    channel: frames from the first time to the last, in the same colours.
+    """
+    samples = [_stored(dataset, row) for row in rows]
+    return _steady(dataset, samples) if dataset.times is None else _moving(dataset, samples)
+
+
+def _steady(dataset: Dataset, samples: Sequence[_Stored]) -> Figure:
+    inputs = dataset.info.inputs[:_SHOWN_CHANNELS]
+    outputs = dataset.info.outputs[:_SHOWN_CHANNELS]
+    names = [title_of(channel) for channel in (*inputs, *outputs)]
+    lefts, panel = columns([True] * len(names), left=_LEFT)
+    height = panel * _tallest(samples)
+    figure = blank_page(lefts[-1] + panel + KEY_ROOM, _TOP + len(samples) * (height + GAP))
+    for line, sample in enumerate(samples):
+        top = _TOP + line * (height + GAP)
+        fields = [*sample.inputs.T[: len(inputs)], *sample.outputs[0].T[: len(outputs)]]
+        for column, field in enumerate(fields):
+            axes, scale = axes_at(figure, lefts[column], top, panel, height), Scale.of(field)
+            key(figure, axes, draw(axes, sample.place, field, scale), scale)
+            if line == 0:
+                heading(axes, names[column])
+            if column == 0:
+                _label(axes, sample.label)
+    return figure
+
+
+def _moving(dataset: Dataset, samples: Sequence[_Stored]) -> Figure:
+    times = dataset.times
+    assert times is not None
+    inputs = dataset.info.inputs[:_SHOWN_BESIDE_FRAMES]
+    outputs: tuple[Channel, ...] = dataset.info.outputs[:_SHOWN_CHANNELS]
+    frames = chosen_frames(len(times))
+    keyed = [*(True for _ in inputs), *(frame == frames[-1] for frame in frames)]
+    lefts, panel = columns(keyed, left=_LEFT + (0.25 if inputs else 0.0))
+    height = panel * _tallest(samples)
+    lines = len(samples) * len(outputs)
+    figure = blank_page(lefts[-1] + panel + KEY_ROOM, _TOP + lines * (height + GAP))
+    for line in range(lines):
+        sample, channel = samples[line // len(outputs)], line % len(outputs)
+        top = _TOP + line * (height + GAP)
+        if inputs and channel == 0:
+            axes, field = axes_at(figure, lefts[0], top, panel, height), sample.inputs[:, 0]
+            scale = Scale.of(field)
+            key(figure, axes, draw(axes, sample.place, field, scale), scale)
+            _label(axes, sample.label)
+            if line == 0:
+                heading(axes, title_of(inputs[0]))
+        shown = sample.outputs[frames, :, channel]
+        scale = Scale.of(shown)
+        for column, (frame, field) in enumerate(zip(frames, shown, strict=True), len(inputs)):
+            axes = axes_at(figure, lefts[column], top, panel, height)
+            drawn = draw(axes, sample.place, field, scale)
+            if line == 0:
+                heading(axes, f"t = {float(times[frame]):.4g}")
+            if column == len(inputs):
+                name = title_of(outputs[channel])
+                _label(axes, name if inputs else f"{sample.label}: {name}")
+        key(figure, axes, drawn, scale)
+    return figure
+
+
+def _stored(dataset: Dataset, row: int) -> _Stored:
+    mesh, moving = dataset.info.mesh, dataset.times is not None
+    if dataset.offsets is None:
+        coords = dataset.coords if mesh.shared else dataset.coords[row]
+        inputs, outputs = dataset.inputs[row], dataset.outputs[row]
+    else:
+        span = slice(int(dataset.offsets[row]), int(dataset.offsets[row + 1]))
+        coords, inputs, outputs = dataset.coords[span], dataset.inputs[span], dataset.outputs[span]
+        outputs = outputs.swapaxes(0, 1) if moving else outputs
+    outputs = outputs if moving else outputs[None]
+    numbers = () if dataset.params is None else dataset.params[row][:_SHOWN_PARAMS]
+    params = zip(dataset.info.params, numbers, strict=False)
+    told = "".join(f", {channel.name} {float(number):.3g}" for channel, number in params)
+    return _Stored(f"row {row}{told}", Place(coords, mesh.kind, mesh.shape), inputs, outputs)
+
+
+def _tallest(samples: Sequence[_Stored]) -> float:
+    return max((sample.place.aspect for sample in samples), default=1.0)
+
+
+def _label(axes: Axes, text: str) -> None:
+    axes.set_ylabel(drawable(text), fontsize=SMALL, color=MUTED, parse_math=False)

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from ono.cli.data_import import import_data
+from ono.data.store import Dataset
+from ono.errors import InputError
+
+app = typer.Typer()
+app.command()(import_data)
+runner = CliRunner()
+
+SAMPLES, NX, NY = 10, 12, 9
+
+
+def run(*arguments: object) -> Result:
+    return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: object) -> str:
+    result = run(*arguments)
+    assert isinstance(result.exception, InputError), result.output
+    assert result.exception.exit_code == 2
+    return str(result.exception)
+
+
+@pytest.fixture
+def arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    x, y = np.meshgrid(np.linspace(0, 2, NX), np.linspace(0, 1, NY), indexing="ij")
+    a = np.cos(x * random.random((SAMPLES, 1, 1))) + y
+    frames = np.stack([a, a**2, a**3], 1)[..., None]
+    np.savez(
+        tmp_path / "d.npz", a=a, u=a**2, x=x[:, 0], y=y[0], w=frames, bad=np.where(x > 0, a, np.inf)
+    )
+    return tmp_path / "d.npz"
+
+
+GRID = ("--inputs", "a", "--outputs", "u", "--coords", "x", "--coords", "y")
+
+
+def test_import_writes_a_dataset_and_says_in_which_order(arrays: Path) -> None:
+    result = run(
+        "--from", arrays, *GRID, "--splits", "6/2/1", "--names", "outputs=p [Pa]", "--out", "o"
+    )
+    assert result.exit_code == 0, result.exception
+    assert "imported o: 10 samples in file order (train 6, validation 2, test 1)" in result.output
+    dataset = Dataset.open("o", verify=True)
+    assert dataset.info.name == "o"
+    assert (dataset.info.outputs[0].name, dataset.info.outputs[0].unit) == ("p", "Pa")
+    assert "already exists" in refused("--from", arrays, *GRID, "--out", "o")
+
+
+def test_a_dry_run_tells_everything_and_writes_one_picture(arrays: Path) -> None:
+    result = run("--from", arrays, *GRID, "--shuffle", 3, "--dry-run")
+    assert result.exit_code == 0, result.exception
+    for text in (
+        "task: steady",
+        "mesh: grid 12 x 9, shared by all samples, 2-dimensional",
+        "samples: 10 (train 0:8, validation 8:9, test 9:10)",
+        "inputs: [10, 108, 1]",
+        "x: 0 to 2",
+        "d.npz:a [b x y]",
+        "note: samples shuffled with seed 3",
+        "only preview.png was written",
+    ):
+        assert text in result.output
+    assert sorted(path.name for path in arrays.parent.iterdir()) == ["d.npz", "preview.png"]
+    assert Path("preview.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_dry_run_lists_what_is_wrong_and_leaves_with_2(arrays: Path) -> None:
+    bad = ("--from", arrays, "--inputs", "a", "--outputs", "bad")
+    result = run(*bad, "--dry-run", "--preview", "p.png")
+    assert result.exit_code == 2
+    assert (
+        "fatal: outputs: 90 values are not finite in 10 samples: 0, 1, 2, 3, 4, ..."
+        in result.output
+    )
+    assert "not finite" in refused(*bad, "--out", "o")
+    assert not Path("o").exists()
+
+
+def test_frames_by_layout(arrays: Path) -> None:
+    common = ("--from", arrays, "--outputs", "w", "--dry-run", "--layout")
+    result = run(*common, "b t x y c", "--inputs", "a")
+    assert "task: timed" in result.output, result.exception
+    result = run(*common, "outputs=b t x y c", "--periodic")
+    assert "task: rollout" in result.output, result.exception
+    assert "mesh: grid 12 x 9, shared by all samples, 2-dimensional, periodic" in result.output
+
+
+def test_a_folder_of_array_files(arrays: Path) -> None:
+    with np.load(arrays) as content:
+        np.save("in.npy", content["a"])
+        np.save("out.npy", content["u"])
+    arrays.unlink()
+    result = run("--from", ".", "--inputs", "in.npy", "--outputs", "out.npy", "--out", "o")
+    assert result.exit_code == 0, result.exception
+    assert [channel.name for channel in Dataset.open("o").info.inputs] == ["in"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((*GRID,), "--out, or use --dry-run"),
+        ((*GRID, "--out", "o", "--task", "study"), "did you mean steady"),
+        ((*GRID, "--out", "o", "--mesh", "gird"), "did you mean grid"),
+        ((*GRID, "--out", "o", "--names", "pressure"), "ROLE=name"),
+        ((*GRID, "--out", "o", "--names", "output=p"), "did you mean outputs"),
+        ((*GRID, "--out", "o", "--names", "outputs=p,q"), "2 names for 1 channels"),
+        ((*GRID, "--out", "o", "--layout", "b y x q"), "'q'"),
+        ((*GRID, "--out", "o", "--splits", "9/9/9"), "asks for 27 samples"),
+        (("--inputs", "a", "--outputs", "v", "--out", "o"), "has no 'v'"),
+    ],
+)
+def test_mistakes_write_nothing(arrays: Path, arguments: tuple[str, ...], complaint: str) -> None:
+    assert complaint in refused("--from", arrays, *arguments)
+    assert list(arrays.parent.iterdir()) == [arrays]
+
+
+def test_places_that_hold_nothing(tmp_path: Path) -> None:
+    fields = ("--inputs", "a", "--outputs", "u", "--out", tmp_path / "o")
+    assert "there is no" in refused("--from", tmp_path / "nowhere", *fields)
+    assert "holds no mesh files" in refused("--from", tmp_path, *fields)
+
+
+def test_a_folder_of_meshes(tmp_path: Path) -> None:
+    pytest.importorskip("meshio")
+    meshio = importlib.import_module("meshio")
+    folder = tmp_path / "meshes"
+    folder.mkdir()
+    for k in range(5):
+        points = np.random.default_rng(k).random((20 + k, 2))
+        points = np.concatenate([points, [[0, 0], [1, 0], [1, 1], [0, 1]]])
+        corners = len(points) - np.array([[4, 3, 2, 1]])
+        data = {"load": points[:, 0] + k, "stress": points[:, 1] * points[:, 0]}
+        mesh = meshio.Mesh(np.c_[points, 0 * points[:, 0]], [("quad", corners)], point_data=data)
+        mesh.write(folder / f"m{k}.vtu")
+    out = tmp_path / "o"
+    fields = ("--from", folder, "--inputs", "load", "--outputs", "stress", "--splits", "3/1/1")
+    assert "leave it out" in refused(*fields, "--coords", "x", "--out", out)
+    assert "steady clouds" in refused(*fields, "--task", "rollout", "--out", out)
+    result = run(*fields, "--names", "outputs=sigma [MPa]", "--out", out)
+    assert result.exit_code == 0, result.exception
+    assert (out / "sources.json").exists()
+    assert Dataset.open(out).info.outputs[0].unit == "MPa"
+
+
+def test_official_files_need_a_folder(tmp_path: Path) -> None:
+    assert "--from DIR" in refused("darcy", "--out", tmp_path / "o")
+    assert "are known" in refused("darcy", "--from", tmp_path, "--inputs", "a", "--out", tmp_path)
+    assert "did you mean darcy" in refused("dracy", "--from", tmp_path, "--out", tmp_path / "o")

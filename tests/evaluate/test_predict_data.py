@@ -1,0 +1,171 @@
+"""Predictions for datasets and mesh files, written in the format that came in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import meshio
+import numpy as np
+import pytest
+import tiny
+from scipy.io import loadmat
+from scipy.spatial import Delaunay
+
+from ono.data.draft import write
+from ono.data.info import Array
+from ono.data.mesh_folder import read_mesh_folder
+from ono.data.store import Dataset
+from ono.errors import DataError, InputError
+from ono.evaluate.operator import Operator
+from ono.evaluate.predict import predict
+from ono.evaluate.predict_data import (
+    predict_folder,
+    predict_rows,
+    predict_to_arrays,
+    predict_to_meshes,
+    view_for,
+)
+from ono.train.loop import fit
+
+
+def meshes(folder: Path, count: int, seed: int = 0) -> None:
+    """Write triangle meshes of different sizes: a source and a load give a flow."""
+    random = np.random.default_rng(seed)
+    folder.mkdir(parents=True)
+    for index in range(count):
+        points = random.random((int(random.integers(20, 30)), 2))
+        heat, load = random.standard_normal() * np.cos(np.pi * points[:, 0]), random.random()
+        flow = np.stack((heat + load, heat - load, 0 * heat), -1)
+        meshio.Mesh(
+            np.pad(points, ((0, 0), (0, 1))),
+            [("triangle", Delaunay(points).simplices)],
+            point_data={"heat": heat, "flow": flow},
+        ).write(folder / f"case{index}.vtu")
+    rows = "\n".join(f"case{i}.vtu,{0.1 * i}" for i in range(count))
+    (folder / "loads.csv").write_text(f"file,load\n{rows}\n")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("meshes")
+    meshes(home / "given", 10)
+    table = str(home / "given" / "loads.csv")
+    draft = read_mesh_folder(home / "given", inputs=["heat"], outputs=["flow"], params=[table])
+    write(draft.dataset(home / "data", "flows", "6/2/2", None), draft.sources)
+    fit(tiny.recipe(home / "data"), home / "run")
+    return home
+
+
+@pytest.fixture(scope="module")
+def operator(home: Path) -> Operator:
+    return Operator.load(home / "run")
+
+
+def expected(operator: Operator, data: Dataset, row: int) -> Array:
+    assert data.offsets is not None
+    assert data.weights is not None
+    assert data.params is not None
+    span = slice(int(data.offsets[row]), int(data.offsets[row + 1]))
+    made = predict(
+        operator,
+        data.inputs[None, span],
+        coords=data.coords[None, span],
+        weights=data.weights[span],
+        params=data.params[row : row + 1],
+    )
+    return made.values[0]
+
+
+def test_mesh_files_come_back_with_the_prediction_on_them(
+    home: Path, operator: Operator, tmp_path: Path
+) -> None:
+    data = Dataset.open(home / "data")
+    assert predict_to_meshes(operator, view_for(operator, data, "test"), tmp_path / "out") == 2
+    for row in data.rows("test"):
+        before = meshio.read(home / "given" / f"case{row}.vtu")
+        after = meshio.read(tmp_path / "out" / f"case{row}.vtu")
+        np.testing.assert_array_equal(before.points, after.points)
+        np.testing.assert_array_equal(before.cells[0].data, after.cells[0].data)
+        np.testing.assert_array_equal(before.point_data["flow"], after.point_data["flow"])
+        made = after.point_data["flow_predicted"]
+        assert made.shape == (len(before.points), 3)
+        assert not made[:, 2].any()
+        np.testing.assert_allclose(made[:, :2], expected(operator, data, row), rtol=1e-4, atol=1e-5)
+
+
+def test_new_mesh_files_need_only_the_inputs(
+    home: Path, operator: Operator, tmp_path: Path
+) -> None:
+    meshes(tmp_path / "new", 3, seed=1)
+    table = [str(tmp_path / "new" / "loads.csv")]
+    for file in (tmp_path / "new").glob("*.vtu"):
+        mesh = meshio.read(file)
+        del mesh.point_data["flow"]
+        mesh.write(file)
+    out = tmp_path / "out"
+    assert predict_folder(operator, tmp_path / "new", out, params=table) == 3
+    assert "flow_predicted" in meshio.read(out / "case2.vtu").point_data
+    (tmp_path / "other.csv").write_text("speed\n1\n2\n3\n")
+    with pytest.raises(InputError, match="lacks load"):
+        predict_folder(operator, tmp_path / "new", out, params=[str(tmp_path / "other.csv")])
+    with pytest.raises(InputError, match="holds the meshes themselves"):
+        predict_folder(operator, tmp_path / "new", tmp_path / "new", params=table)
+    with pytest.raises(InputError, match="no number 'load'"):
+        predict_folder(operator, tmp_path / "new", out)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".mat", ".h5"])
+def test_ragged_predictions_lie_end_to_end(
+    home: Path, operator: Operator, tmp_path: Path, suffix: str
+) -> None:
+    view = view_for(operator, Dataset.open(home / "data"), "test")
+    file = tmp_path / f"made{suffix}"
+    predict_to_arrays(operator, view, file)
+    rows = [field for _, field in predict_rows(operator, view)]
+    if suffix == ".npz":
+        made = dict(np.load(file))
+    elif suffix == ".mat":
+        made = {key: np.squeeze(value) for key, value in loadmat(file).items() if key[0] != "_"}
+    else:
+        with h5py.File(file) as content:
+            made = {key: content[key][:] for key in content}
+    assert made["offsets"].tolist() == [0, len(rows[0]), len(rows[0]) + len(rows[1])]
+    np.testing.assert_array_equal(made["flow_y"], np.concatenate(rows)[:, 1])
+
+
+def test_a_grid_keeps_its_axes(tmp_path: Path) -> None:
+    data = tiny.series(tmp_path / "data")
+    fit(tiny.recipe(data.path), tmp_path / "run")
+    operator = Operator.load(tmp_path / "run")
+    view = view_for(operator, data, "test")
+    shape = predict_to_arrays(operator, view, tmp_path / "made.npy")
+    assert shape == np.load(tmp_path / "made.npy").shape == (4, 3, tiny.SIDE, tiny.SIDE)
+
+
+def test_data_of_another_kind_is_refused(home: Path, operator: Operator, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="its inputs are source, in training they were heat"):
+        view_for(operator, tiny.dataset(tmp_path / "other"), "test")
+    other = tiny.dataset(tmp_path / "plain")
+    fit(tiny.recipe(other.path), tmp_path / "run")
+    plain = Operator.load(tmp_path / "run")
+    with pytest.raises(InputError, match="not imported from mesh files"):
+        predict_to_meshes(plain, view_for(plain, other, "test"), tmp_path / "out")
+    with pytest.raises(InputError, match="not trained on mesh files"):
+        predict_folder(plain, home / "given", tmp_path / "out")
+
+
+def test_a_mesh_that_changed_is_not_written_upon(
+    home: Path, operator: Operator, tmp_path: Path
+) -> None:
+    data = Dataset.open(home / "data")
+    file = home / "given" / f"case{data.rows('test')[0]}.vtu"
+    before = file.read_bytes()
+    mesh = meshio.read(file)
+    try:
+        meshio.Mesh(mesh.points[:-1], [("vertex", [[0]])]).write(file)
+        with pytest.raises(DataError, match="was changed since it was imported"):
+            predict_to_meshes(operator, view_for(operator, data, "test"), tmp_path / "out")
+        assert not list((tmp_path / "out").iterdir())
+    finally:
+        file.write_bytes(before)
