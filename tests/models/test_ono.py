@@ -309,6 +309,9 @@ def test_mesh_positions_tell_nodes_apart_that_lie_at_the_same_place() -> None:
     domain, values = Domain(coords, (4, 3)), torch.zeros(2, 12, 1, dtype=torch.float64)
     output = calibrated(build(position="mesh"), domain, values)(domain, values)
     assert not torch.allclose(output[:, 5], output[:, 2])
+    model = calibrated(build(position="mesh"), domain, values)
+    there = model(domain, values, query=domain.take(torch.tensor([0, 7])))
+    torch.testing.assert_close(there, model(domain, values)[:, [0, 7]])
     with pytest.raises(UnsupportedDomain, match="structured mesh"):
         build(position="mesh")(Domain(coords), values)
 

@@ -151,7 +151,7 @@ class ONO(nn.Module):
     ) -> tuple[Float[Tensor, "batch ... out"], Seen]:
         """Run both flows at the input points; return the output and what queries need."""
         measure = self._measure(domain)
-        g, h = self._lift(domain, values, time)
+        g, h = self._lift(self._inputs(domain, values), time)
         seen: Seen = []
         for lower, upper in self._blocks():
             g, summary = lower(g, measure)  # Eq. 3
@@ -173,14 +173,16 @@ class ONO(nn.Module):
         The inputs are carried to the queries and both flows continue there, reading in every
         layer what the input points left. Queries that are input points get the same output.
         """
-        if self.config.position != "coords":
+        if self.config.position == "index":
             raise UnsupportedDomain(
-                f'a model with position="{self.config.position}" knows the nodes of its mesh and '
-                'cannot be queried at other points; train it with position="coords"'
+                'a model with position="index" knows nodes by number and cannot be queried at '
+                'other points; train it with position="coords" or "mesh"'
             )
         assert self.config.query != "cross"
-        carried = interpolate(domain, values, query, self.config.query)
-        g, h = self._lift(query, carried, time)
+        # Beside the coordinates, a place in the logical mesh is carried like a value.
+        fields = torch.cat((self._place(domain)[..., self.dim :], values), -1)
+        carried = interpolate(domain, fields, query, self.config.query)
+        g, h = self._lift(torch.cat((query.coords, carried), -1), time)
         for (lower, upper), (summary, told) in zip(self._blocks(), seen, strict=True):
             g = lower.read(g, summary)
             h = upper.read(_beside(g, h), h, told)
@@ -196,7 +198,7 @@ class ONO(nn.Module):
         """
         assert self.encoder_query is not None
         here, there = self._measure(domain), self._measure(query)
-        g, h = self._lift(domain, values, time)
+        g, h = self._lift(self._inputs(domain, values), time)
         g_y: Tensor = self.encoder_query(query.coords)
         h_y: Tensor | None = None
         for lower, upper in self._blocks():
@@ -230,7 +232,7 @@ class ONO(nn.Module):
                 self.observe(domain, values, time=moment)
             return
         measure = self._measure(domain)
-        g, _ = self._lift(domain, values, time)
+        g, _ = self._lift(self._inputs(domain, values), time)
         for lower, upper in self._blocks():
             g, _ = lower(g, measure)
             upper.attention.observe(g, measure)
@@ -250,7 +252,7 @@ class ONO(nn.Module):
     ) -> Float[Tensor, "batch points heads eigen"]:
         """Return the learned eigenfunctions ψ of one layer (Eq. 8)."""
         measure = self._measure(domain)
-        g, _ = self._lift(domain, values, time)
+        g, _ = self._lift(self._inputs(domain, values), time)
         for index, (lower, upper) in enumerate(self._blocks()):
             g, _ = lower(g, measure)
             if index == layer:
@@ -266,11 +268,13 @@ class ONO(nn.Module):
         lower = cast("list[NNBlock]", self.lower)
         return zip(lower, cast("list[OrthogonalBlock]", self.upper), strict=True)
 
+    def _inputs(self, domain: Domain, values: Tensor) -> Float[Tensor, "batch points inputs"]:
+        return torch.cat((self._place(domain), values), -1)
+
     def _lift(
-        self, domain: Domain, values: Tensor, time: Tensor | None
+        self, x: Float[Tensor, "batch points inputs"], time: Tensor | None
     ) -> tuple[Float[Tensor, "batch points width"], Float[Tensor, "batch ... points width"]]:
         """Return g⁰ and h¹ of the encoder E."""
-        x = torch.cat((self._place(domain), values), -1)
         if self.config.encoder == "shared":
             g, h = self.encoder(x).chunk(2, -1)
         else:

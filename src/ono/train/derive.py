@@ -30,6 +30,8 @@ def derive(path: Path | str, *, small: bool = False) -> dict[str, Any]:
         "optimiser": {"learning_rate": 1e-3},
         "train": {"epochs": 500, "batch": batch, "validate_every": 10},
     }
+    if info.mesh.kind == "structured":
+        recipe["model"]["position"] = "mesh"
     if history:
         recipe["rollout"] = {"history": history}
     if small:
