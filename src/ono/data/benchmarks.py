@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from ono.data.info import Provenance, Split, Task
+from ono.data.makers.airfoil import plan_airfoil
 from ono.data.makers.darcy import plan_darcy
 from ono.data.makers.elasticity import plan_elasticity
 from ono.data.makers.navier_stokes import plan_navier_stokes
+from ono.data.makers.pipe import plan_pipe
+from ono.data.makers.plasticity import plan_plasticity
 from ono.data.plan import Plan, Splits
 from ono.errors import InputError, nearest
 
@@ -125,6 +128,24 @@ BENCHMARKS: dict[str, Benchmark] = {
         },
         planner=plan_navier_stokes,
     ),
+    "airfoil": Benchmark(
+        name="airfoil",
+        title="transonic flow past an airfoil: mesh -> density, velocity, pressure, Mach number",
+        task="steady",
+        sizes={
+            "quick": Size(
+                {"train": 160, "validation": 20, "test": 20},
+                "coarser problem: solved on 57x13, not subsampled from 221x51; weaker shocks",
+                {"wake": 13, "around": 30, "out": 12},
+            ),
+            "full": Size(
+                {"train": 1000, "validation": 100, "test": 200},
+                "as published: 221x51 nodes, Mach 0.8; solved by cells, not by nodes",
+                {"wake": 50, "around": 120, "out": 50},
+            ),
+        },
+        planner=plan_airfoil,
+    ),
     "elasticity": Benchmark(
         name="elasticity",
         title="a stretched rubber cell with a void: geometry -> stress at 972 points",
@@ -142,5 +163,41 @@ BENCHMARKS: dict[str, Benchmark] = {
             ),
         },
         planner=plan_elasticity,
+    ),
+    "plasticity": Benchmark(
+        name="plasticity",
+        title="a metal block under a die: die -> position and displacement at 20 times",
+        task="timed",
+        sizes={
+            "quick": Size(
+                {"train": 80, "validation": 10, "test": 10},
+                "coarser problem: solved on 26x9, not subsampled from 101x31",
+                {"nodes_x": 26, "nodes_y": 9},
+            ),
+            "full": Size(
+                {"train": 900, "validation": 7, "test": 80},
+                "as published: solved and stored on 101x31",
+                {"nodes_x": 101, "nodes_y": 31},
+            ),
+        },
+        planner=plan_plasticity,
+    ),
+    "pipe": Benchmark(
+        name="pipe",
+        title="steady flow through a curved pipe: geometry -> velocity and pressure",
+        task="steady",
+        sizes={
+            "quick": Size(
+                {"train": 160, "validation": 20, "test": 20},
+                "coarser problem: solved on 33x33 (2 to 5 % from 129x129), not subsampled from it",
+                {"nodes": 33},
+            ),
+            "full": Size(
+                {"train": 1000, "validation": 100, "test": 200},
+                "as published: solved and stored on 129x129, 64x64 Taylor-Hood elements",
+                {"nodes": 129},
+            ),
+        },
+        planner=plan_pipe,
     ),
 }

@@ -1,0 +1,69 @@
+"""Fill the tables of the documentation from the kept results.
+
+python benchmarks/tables.py            rewrite docs/*.md
+python benchmarks/tables.py --check    fail if a table is not what the results say
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; NAME.jsonl in benchmarks/results
+holds its lines, and COLUMNS says what is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+COLUMNS = {
+    "generation": (
+        "benchmark",
+        "samples",
+        "shape",
+        "seconds",
+        "redrawn",
+        "worst residual",
+        "iterations",
+        "commit",
+    ),
+    "validation": ("benchmark", "check", "measured", "bound"),
+    "quick": ("benchmark", "epochs", "trained in s", "test error", "mean predictor"),
+}
+REGION = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.S)
+
+
+def table(name: str) -> str:
+    """Return the kept lines of a result as a Markdown table."""
+    lines = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
+    columns = COLUMNS[name]
+    rows: list[Any] = [columns, ["---"] * len(columns)]
+    rows += [[line.get(column, "") for column in columns] for line in lines]
+    return "".join(f"| {' | '.join(map(str, row))} |\n" for row in rows)
+
+
+def filled(text: str) -> str:
+    """Return a page with its tables as the results are now."""
+    return REGION.sub(lambda found: found[1] + table(found[2]) + found[3], text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    stale = []
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        before = page.read_text()
+        after = filled(before)
+        if before != after:
+            stale.append(page.name)
+            if not args.check:
+                page.write_text(after)
+    if stale and args.check:
+        sys.exit(f"stale tables in {', '.join(stale)}: run python benchmarks/tables.py")
+
+
+if __name__ == "__main__":
+    main()
