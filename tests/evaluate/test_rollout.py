@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ono.data.batches import Batch, View, Window
+from ono.data.windows import windows, with_history
 from ono.domain import Domain
-from ono.evaluate.rollout import roll_out, windows, with_history
+from ono.evaluate.rollout import roll_out
 
 
 def batch(path: Path, known: int = 2, steps: int = 3) -> Batch:

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -16,13 +17,14 @@ from ono.data.batches import load
 from ono.data.info import Task
 from ono.data.store import Dataset
 from ono.errors import DataError, Interrupted, RecipeError
-from ono.evaluate.metrics import relative_l2
+from ono.evaluate.metrics import channel_errors, relative_l2
 from ono.evaluate.operator import Operator
 from ono.evaluate.score import score
 from ono.train.evaluations import Evaluator
 from ono.train.loop import cut, fit, resume
 from ono.train.recipe import Recipe
 from ono.train.state import Event
+from ono.train.step import some_times
 
 CPU = torch.device("cpu")
 
@@ -66,9 +68,9 @@ def test_only_the_trained_steps_are_seen_in_training(tmp_path: Path) -> None:
     data = tiny.series(tmp_path / "data")
     recipe = changed(data, rollout={"history": 2, "train_steps": 1})
     parts = cut(data, recipe)
-    assert (parts.train.times is not None)
+    assert parts.train.times is not None
     assert len(parts.train.times) == 1
-    assert (parts.test.times is not None)
+    assert parts.test.times is not None
     assert len(parts.test.times) == 4
     fit(recipe, tmp_path / "run")
     operator = Operator.load(tmp_path / "run")
@@ -131,6 +133,51 @@ def test_a_finished_rollout_is_evaluated_on_coarser_grids(tmp_path: Path) -> Non
     row = Evaluator(tmp_path / "run").on_grid(5)
     assert row.points == 25
     assert 0 < row.mean < 10
+
+
+def test_a_timed_run_is_evaluated_at_scattered_points_and_a_rollout_says_why_not(
+    tmp_path: Path,
+) -> None:
+    timed = tiny.series(tmp_path / "timed", "timed")
+    fit(changed(timed), tmp_path / "run")
+    evaluator = Evaluator(tmp_path / "run")
+    on_nodes = evaluator.on_grid(None)
+    at_nodes = evaluator.at_points(np.array(timed.coords))
+    assert at_nodes.mean == pytest.approx(on_nodes.mean, rel=1e-3)
+    frames = tiny.series(tmp_path / "frames")
+    fit(changed(frames), tmp_path / "rolled")
+    with pytest.raises(DataError, match="evaluate it on grids"):
+        Evaluator(tmp_path / "rolled").at_points(np.array(frames.coords))
+
+
+def test_random_times_make_a_step_and_resume_exactly(tmp_path: Path) -> None:
+    data = tiny.series(tmp_path / "data", "timed")
+    recipe = changed(data, times=2)
+    fit(recipe, tmp_path / "whole")
+
+    def stop(event: Event) -> None:
+        if event.kind == "step" and event.state.step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        fit(recipe, tmp_path / "cut", [stop])
+    resume(tmp_path / "cut")
+    metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "cut")]
+    assert metrics[0] == metrics[1]
+    (batch,) = load(cut(data, recipe).train, CPU).batches(np.arange(12), 12)
+    some = some_times(batch, 2)
+    assert some.times is not None
+    assert batch.times is not None
+    places = [batch.times.tolist().index(time) for time in some.times.tolist()]
+    assert len(set(places)) == 2
+    assert torch.equal(some.target, batch.target[:, places])
+
+
+def test_a_loss_by_channel_hears_the_small_channel() -> None:
+    true = torch.tensor([[[1000.0, 1.0], [2000.0, 2.0]]])
+    pred = true * torch.tensor([1.0, 0.0])
+    assert float(relative_l2(pred, true)) < 1e-2
+    assert float(channel_errors(pred, true).mean()) == pytest.approx(0.5)
 
 
 def test_sections_that_do_not_fit_the_task_are_refused(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ class Normaliser(nn.Module):
         std = torch.cat((self.input_std, self.output_std.repeat(self.history)))
         return (values - mean) / std
 
-    def clock(self, time: Float[Tensor, batch *time]) -> Float[Tensor, batch *time]:
+    def clock(self, time: Float[Tensor, batch * time]) -> Float[Tensor, batch * time]:
         """Return physical times on the scale where training spans 0 to 1."""
         return (time - self.time_low) / self.time_span
 

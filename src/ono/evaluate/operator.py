@@ -6,9 +6,9 @@ On disk it is two files, `model.safetensors` and `model.json`; nothing is pickle
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -20,15 +20,18 @@ from torch import Tensor, nn
 
 from ono.data.batches import Batch, Source, View, in_order
 from ono.data.draft import MeshFields, Sources
+from ono.data.guess import AffineGuess
 from ono.data.info import Channel, Mesh, Task
 from ono.data.normalise import Normaliser
 from ono.data.store import Dataset
+from ono.data.windows import windows
 from ono.domain import Domain
 from ono.errors import CheckpointError, nearest
 from ono.evaluate.calibrate import Calibrated, Seen, calibrate
-from ono.evaluate.rollout import roll_out, windows
+from ono.evaluate.rollout import roll_out
 from ono.files import replacing, sha256, write_text
 from ono.models.registry import MODELS, build
+from ono.nn.interpolation import interpolate
 
 FORMAT = 1
 WEIGHTS_FILE, CARD_FILE, MANIFEST = "model.safetensors", "model.json", "manifest.json"
@@ -48,6 +51,7 @@ class Card(BaseModel, frozen=True, extra="forbid"):
     fields: MeshFields | None = None
     task: Task = "steady"
     history: int = 0
+    guess: Literal["none", "affine"] = "none"
     times: tuple[float, ...] = ()
     resolution: tuple[int, ...] | None = None
     weighted: bool = False
@@ -124,6 +128,10 @@ class Operator(nn.Module):
         self.normaliser = Normaliser(
             dim=dim, in_channels=inputs, out_channels=outputs, history=card.history
         )
+        self.guess: AffineGuess | None = None
+        if card.guess == "affine":
+            told = inputs + card.history * outputs
+            self.guess = AffineGuess(dim=dim, in_channels=told, out_channels=outputs)
 
     def forward(
         self,
@@ -134,13 +142,32 @@ class Operator(nn.Module):
         time: Tensor | None = None,
     ) -> Float[Tensor, "batch ... out"]:
         """Return the output function in physical units."""
-        place = self.normaliser.place
-        output = self.model(
-            place(domain),
-            self.normaliser.encode(values),
-            query=None if query is None else place(query),
-            time=None if time is None else self.normaliser.clock(time),
-        )
+        scale = self.normaliser
+        here, scaled = scale.place(domain), scale.encode(values)
+        there = None if query is None else scale.place(query)
+        clock = None if time is None else scale.clock(time)
+        output = self.model(here, scaled, query=there, time=clock)
+        return self._finish(output, here, scaled, there, clock)
+
+    def fit_scales(self, batches: Callable[[], Iterable[Batch]]) -> None:
+        """Fit what is not learned by gradients: scales, and the guess if there is one."""
+        self.normaliser.fit(batches())
+        if self.guess is not None:
+            self.guess.fit(self.normaliser, batches())
+
+    def _finish(
+        self,
+        output: Tensor,
+        here: Domain,
+        scaled: Tensor,
+        there: Domain | None,
+        clock: Tensor | None,
+    ) -> Tensor:
+        """Return the network's output in physical units, added to the guess if there is one."""
+        if self.guess is not None:
+            if there is not None:
+                scaled = interpolate(here, scaled, there, "linear")
+            output = self.guess(output, there or here, scaled, clock)
         return self.normaliser.decode(output)
 
     def answer(self, batch: Batch) -> Float[Tensor, "batch ... out"]:
@@ -174,11 +201,12 @@ class Operator(nn.Module):
         here, there = self.normaliser.place(domain), self.normaliser.place(query)
         scaled = self.normaliser.encode(values)
         _, seen = self.model.encode(here, scaled, time=clock)
-        parts = [
-            self.model.decode(seen, here, scaled, Domain(coords), time=clock)
-            for coords in there.coords.split(chunk, 1)
-        ]
-        return self.normaliser.decode(torch.cat(parts, -2))
+        parts = []
+        for coords in there.coords.split(chunk, 1):
+            some = Domain(coords)
+            output = self.model.decode(seen, here, scaled, some, time=clock)
+            parts.append(self._finish(output, here, scaled, some, clock))
+        return torch.cat(parts, -2)
 
     def calibrate(self, source: Source, batch: int = 32) -> None:
         """Compute the statistics inside the network exactly over training data.

@@ -59,6 +59,11 @@ def at_points(
         raise ShapeError(
             f"query points must be [points {operator.card.mesh.dim}], got {list(points.shape)}"
         )
+    if view.window is not None:
+        raise DataError(
+            f"{view.dataset.path} is a roll-out, which goes on at the nodes it started from; "
+            "evaluate it on grids with --resolution"
+        )
     device = operator.normaliser.coord_low.device
     operator.eval()
     errors, channels, rows = [], [], []
@@ -67,11 +72,22 @@ def at_points(
         in_order(load(view, device), batch), in_order(fine, batch), strict=True
     ):
         query = Domain(points.to(device).expand(coarse.domain.batch, -1, -1))
-        pred = operator.at(coarse.domain, coarse.values, query, chunk=chunk)
-        true = interpolate(truth.domain, truth.target, query, "linear")
+        time = None if coarse.times is None else coarse.times.expand(coarse.domain.batch, -1)
+        pred = operator.at(coarse.domain, coarse.values, query, time=time, chunk=chunk)
+        true = _at(truth.domain, truth.target, query)
         errors.append(relative_l2(pred, true).cpu())
         channels.append(channel_errors(pred, true).cpu())
         rows.append(coarse.rows)
     return Evaluation(
         "query", len(points), None, Score(torch.cat(errors), torch.cat(channels), torch.cat(rows))
     )
+
+
+def _at(domain: Domain, fields: Tensor, query: Domain) -> Tensor:
+    """Return stored fields between their nodes; times are carried like channels."""
+    if fields.ndim == 3:
+        return interpolate(domain, fields, query, "linear")
+    times = fields.shape[1]
+    carried = interpolate(domain, fields.transpose(1, 2).flatten(2), query, "linear")
+    parts: Tensor = carried.unflatten(2, (times, -1)).transpose(1, 2)
+    return parts

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ono.data.batches import Batch, View, load
 from ono.data.info import Array, Channel, Split
+from ono.data.windows import with_history
 from ono.errors import DataError
 from ono.evaluate.metrics import relative_l2
 from ono.evaluate.operator import Operator
-from ono.evaluate.rollout import with_history
 from ono.evaluate.score import score
 from ono.models.ono import ONO
 from ono.report.fields import Place

@@ -34,6 +34,9 @@ def derive(path: Path | str, *, small: bool = False) -> dict[str, Any]:
         recipe["model"]["position"] = "mesh"
     if history:
         recipe["rollout"] = {"history": history}
+        recipe["data"]["guess"] = "affine"
+    if len(info.outputs) > 1:
+        recipe["train"]["loss"] = "channels"
     if small:
         epochs = min(500, max(10, round(_STEPS * batch / samples)))
         recipe["model"] |= {"width": 64, "layers": 4, "lower": {"heads": 4}, "eigen": {"heads": 4}}

@@ -12,7 +12,7 @@ from ono.evaluate.operator import Operator
 from ono.nn.whitening import failed_factorisations
 from ono.train.recipe import Recipe
 from ono.train.state import State
-from ono.train.step import sample_losses
+from ono.train.step import loss_options, sample_losses
 
 
 class Guard:
@@ -53,12 +53,7 @@ class Guard:
         for _, _, rows in self.recent:
             for row in rows:
                 batch = self.view.read(np.array([row - first])).to(self.device)
-                losses = sample_losses(
-                    operator,
-                    batch,
-                    gradient_loss=self.recipe.train.gradient_loss,
-                    forcing=self.recipe.forcing,
-                )
+                losses = sample_losses(operator, batch, **loss_options(self.recipe))
                 if not torch.isfinite(losses).all():
                     bad.append(row)
         return bad

@@ -133,6 +133,7 @@ class _Training:
             parts.train,
             model=recipe.model.name,
             config=recipe.model.config,
+            guess=recipe.data.guess,
             seed=recipe.seed,
             recipe_sha256=recipe.sha256,
             version=ono.__version__,
@@ -141,7 +142,7 @@ class _Training:
             torch.manual_seed(recipe.seed)
             operator = Operator(card)
             self.rng = torch.get_rng_state()
-        operator.normaliser.fit(training_rows(parts.train))
+        operator.fit_scales(lambda: training_rows(parts.train))
         self.step = Step(operator.to(device), recipe)
         self.train = load(parts.train, device, recipe.data.memory)
         self.validation = load(parts.validation, device, recipe.data.memory)

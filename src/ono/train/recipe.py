@@ -39,6 +39,9 @@ class DataRecipe(BaseModel, frozen=True, extra="forbid"):
     outputs: tuple[str, ...] | None = Field(
         None, min_length=1, description="names of the outputs to learn; all if not given"
     )
+    guess: Literal["none", "affine"] = Field(
+        "none", description="affine: learn what an affine fit of inputs, place and time leaves"
+    )
     memory: Literal["auto", "resident", "streamed"] = "auto"
 
 
@@ -83,7 +86,13 @@ class TrainRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
     epochs: int = Field(500, gt=0)
     batch: int = Field(4, gt=0)
+    loss: Literal["fields", "channels"] = Field(
+        "fields", description="one norm over all outputs, or the mean of one for each"
+    )
     gradient_loss: float = Field(0.0, ge=0, description="weight of the H1 term, on grids")
+    times: int | None = Field(
+        None, gt=0, description="timed tasks: random times a step; all if not given"
+    )
     weight_average: float = Field(0.0, ge=0, lt=1, description="decay of averaged weights; 0: off")
     validate_every: int = Field(1, gt=0, description="epochs between validations")
     checkpoint_minutes: float = Field(5.0, gt=0, description="between saves within an epoch")

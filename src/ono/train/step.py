@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, TypedDict
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ono.data.batches import Batch
-from ono.evaluate.metrics import gradient_relative_l2, relative_l2
+from ono.data.windows import windows
+from ono.evaluate.metrics import channel_errors, gradient_relative_l2, relative_l2
 from ono.evaluate.operator import Operator
-from ono.evaluate.rollout import windows
 from ono.nn.moments import Moments, commit
 from ono.train.recipe import Recipe
 
@@ -28,11 +29,13 @@ def sample_losses(
     batch: Batch,
     *,
     gradient_loss: float = 0.0,
+    by_channel: bool = False,
     forcing: Literal["teacher", "free"] = "teacher",
 ) -> Float[Tensor, " batch"]:
     """Return each sample's relative error in physical units, with the H1 term if asked for.
 
-    A roll-out has one error a step, and their mean is the sample's; with `teacher` forcing every
+    `by_channel` measures every output alone, so that small ones count as much as large ones. A
+    roll-out has one error a step, and their mean is the sample's; with `teacher` forcing every
     step starts from true frames, with `free` from the ones predicted before it.
     """
     if batch.history is None:
@@ -44,7 +47,10 @@ def sample_losses(
             pred = operator(domain, values)
         else:
             pred = operator.answer(batch).flatten(0, 1)
-    losses = relative_l2(pred, target, domain.mask)
+    if by_channel:
+        losses = channel_errors(pred, target, domain.mask).mean(1)
+    else:
+        losses = relative_l2(pred, target, domain.mask)
     if gradient_loss > 0 and domain.shape is not None:
         times = pred.shape[1] if pred.ndim == 4 else 1
         ours, theirs = (x.flatten(0, 1) if x.ndim == 4 else x for x in (pred, target))
@@ -52,6 +58,31 @@ def sample_losses(
         losses = losses + gradient_loss * slopes.unflatten(0, (-1, times)).mean(1)
     means: Tensor = losses.unflatten(0, (-1, steps)).mean(1)
     return means
+
+
+def some_times(batch: Batch, count: int | None) -> Batch:
+    """Return a timed batch at so many random times, or as it is."""
+    if count is None or batch.times is None or batch.history is not None:
+        return batch
+    chosen = torch.randperm(len(batch.times))[:count].sort().values.to(batch.times.device)
+    return replace(batch, times=batch.times[chosen], target=batch.target[:, chosen])
+
+
+class LossOptions(TypedDict):
+    """What a recipe says about the loss."""
+
+    gradient_loss: float
+    by_channel: bool
+    forcing: Literal["teacher", "free"]
+
+
+def loss_options(recipe: Recipe) -> LossOptions:
+    """Return the keywords of `sample_losses` that a recipe asks for."""
+    return {
+        "gradient_loss": recipe.train.gradient_loss,
+        "by_channel": recipe.train.loss == "channels",
+        "forcing": recipe.forcing,
+    }
 
 
 class Step:
@@ -83,6 +114,7 @@ class Step:
     def __call__(self, batch: Batch, learning_rate: float) -> None:
         """Take one step on a batch."""
         self.operator.train()
+        batch = some_times(batch, self.recipe.train.times)
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate
         self.optimiser.zero_grad(set_to_none=True)
@@ -90,8 +122,7 @@ class Step:
             losses = sample_losses(
                 self.operator,
                 batch,
-                gradient_loss=self.recipe.train.gradient_loss,
-                forcing=self.recipe.forcing,
+                **loss_options(self.recipe),
             )
         loss = losses.mean()
         loss.backward()
