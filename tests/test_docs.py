@@ -17,33 +17,25 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 SCRIPTS = sysconfig.get_path("scripts")
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.M | re.S)
+def blocks(page: Path, language: str = "python|console") -> list[tuple[str, str]]:
+    """Return the languages and the texts of a page's blocks, in order."""
+    return re.findall(rf"^```({language})\n(.*?)^```$", page.read_text(), re.M | re.S)
 
 
-PYTHON = [(page.name, i, code) for page in PAGES for i, code in enumerate(blocks(page, "python"))]
-CONSOLE = [page for page in PAGES if blocks(page, "console")]
-
-
-@pytest.mark.parametrize(("page", "number", "code"), PYTHON, ids=[f"{p}-{i}" for p, i, _ in PYTHON])
-def test_snippet_runs(page: str, number: int, code: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, f"{page} snippet {number}:\n{done.stderr}"
-
-
-@pytest.mark.parametrize("page", CONSOLE, ids=lambda page: page.name)
-def test_commands_run_in_order(page: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda page: page.name)
+def test_snippets_and_commands_run_in_order(page: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
-    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
-    commands = [shlex.split(line.removeprefix("$ ")) for line in lines if line.startswith("$ ")]
-    assert all(command[0] == "ono" for command in commands)
-    for command in commands:
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
-        assert done.returncode == 0, f"{shlex.join(command)}:\n{done.stderr}"
+    for language, text in blocks(page):
+        lines = [line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ ")]
+        commands = [shlex.split(line) for line in lines]
+        assert all(command[0] == "ono" for command in commands)
+        if language == "python":
+            commands = [[sys.executable, "-W", "error", "-c", text]]
+        for command in commands:
+            done = subprocess.run(
+                command, cwd=tmp_path, env=environment, capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"{page.name}, {shlex.join(command)}:\n{done.stderr}"
 
 
 def test_pages_link_to_files_and_headings_that_exist() -> None:
@@ -63,7 +55,7 @@ def test_the_two_commands_stand_at_the_top_of_the_readme() -> None:
 
 
 def test_readme_example_is_short() -> None:
-    (example,) = blocks(ROOT / "README.md", "python")
+    ((_, example),) = blocks(ROOT / "README.md", "python")
     assert len(example.strip().splitlines()) <= 13
 
 
@@ -72,3 +64,9 @@ def test_promises_name_tests_that_exist() -> None:
     named = re.findall(r"`(tests/[\w/.]*)`", page)
     assert named
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_tables_are_what_the_results_say() -> None:
+    script = [sys.executable, str(ROOT / "benchmarks" / "tables.py"), "--check"]
+    done = subprocess.run(script, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

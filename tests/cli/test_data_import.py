@@ -52,8 +52,13 @@ def test_import_writes_a_dataset_and_says_in_which_order(arrays: Path) -> None:
     )
     assert result.exit_code == 0, result.exception
     assert "imported o: 10 samples in file order (train 6, validation 2, test 1)" in result.output
+    assert "outputs from" in result.output
+    assert "d.npz:u [b x y]" in result.output
+    assert "note: samples in file order" in result.output
+    assert result.stderr == ""
     dataset = Dataset.open("o", verify=True)
     assert dataset.info.name == "o"
+    assert dataset.summary()["made by"] == "import"
     assert (dataset.info.outputs[0].name, dataset.info.outputs[0].unit) == ("p", "Pa")
     assert "already exists" in refused("--from", arrays, *GRID, "--out", "o")
 
@@ -119,6 +124,9 @@ def test_a_folder_of_array_files(arrays: Path) -> None:
         ((*GRID, "--out", "o", "--layout", "b y x q"), "'q'"),
         ((*GRID, "--out", "o", "--splits", "9/9/9"), "asks for 27 samples"),
         (("--inputs", "a", "--outputs", "v", "--out", "o"), "has no 'v'"),
+        ((*GRID, "--out", "o", "--names", "outputs=p", "--preview", "p.png"), "--dry-run"),
+        ((*GRID, "--out", "o", "--validation", "3"), "official files"),
+        ((*GRID, "--out", "o", "--pairing", "released"), "official files"),
     ],
 )
 def test_mistakes_write_nothing(arrays: Path, arguments: tuple[str, ...], complaint: str) -> None:
@@ -146,12 +154,90 @@ def test_a_folder_of_meshes(tmp_path: Path) -> None:
         mesh.write(folder / f"m{k}.vtu")
     out = tmp_path / "o"
     fields = ("--from", folder, "--inputs", "load", "--outputs", "stress", "--splits", "3/1/1")
-    assert "leave it out" in refused(*fields, "--coords", "x", "--out", out)
+    assert "the mesh files say it" in refused(*fields, "--coords", "x", "--out", out)
+    assert f"--from {folder}" in refused("--from", folder / "m0.vtu", *fields[2:], "--out", out)
+    spaced = ("--inputs", " load , stress", "--outputs", "stress ", "--dry-run")
+    result = run("--from", folder, *spaced, "--preview", tmp_path / "p.png")
+    assert "inputs: [130, 2]" in result.output, result.exception
+    twice = ("--inputs", "load,load", "--outputs", "stress", "--out", out)
+    assert "inputs has 'load' twice" in refused("--from", folder, *twice)
     assert "steady clouds" in refused(*fields, "--task", "rollout", "--out", out)
     result = run(*fields, "--names", "outputs=sigma [MPa]", "--out", out)
     assert result.exit_code == 0, result.exception
     assert (out / "sources.json").exists()
     assert Dataset.open(out).info.outputs[0].unit == "MPa"
+
+
+def test_a_key_comes_before_what_lies_here(arrays: Path) -> None:
+    Path("a").mkdir()
+    Path("u").write_text("not an array")
+    result = run("--from", arrays, *GRID, "--out", "o")
+    assert result.exit_code == 0, result.exception
+    assert "d.npz:a [b x y]" in result.output
+
+
+def test_axes_in_the_order_that_is_said(arrays: Path) -> None:
+    with np.load(arrays) as content:
+        turned = {key: content[key].mT if key in "au" else content[key] for key in content}
+    np.savez("turned.npz", **turned)
+    result = run("--from", "turned.npz", *GRID, "--layout", "b y x", "--out", "o")
+    assert result.exit_code == 0, result.exception
+    assert run("--from", arrays, *GRID, "--out", "p").exit_code == 0
+    assert Dataset.open("o").sha256 == Dataset.open("p").sha256
+
+
+def test_a_split_that_is_missing_is_a_warning(arrays: Path) -> None:
+    result = run("--from", arrays, *GRID, "--splits", "8/0/2", "--out", "o")
+    assert "warning: no samples for validation; `ono train` needs both" in result.stderr
+    result = run("--from", arrays, *GRID, "--splits", "1/0/0", "--out", "p")
+    assert "warning: no samples for validation and test" in result.stderr
+
+
+def test_a_seed_is_not_negative(arrays: Path) -> None:
+    result = run("--from", arrays, *GRID, "--shuffle", "-1", "--out", "o")
+    assert result.exit_code == 2
+    assert "--shuffle" in result.stderr
+    assert not Path("o").exists()
+
+
+OFFICIAL = [
+    ("--splits", "0.8/0.1/0.1"),
+    ("--shuffle", "0"),
+    ("--times", "t"),
+    ("--weights", "w"),
+    ("--task", "steady"),
+    ("--mesh", "grid"),
+    ("--periodic",),
+    ("--name", "mine"),
+    ("--preview", "p.png"),
+]
+
+
+@pytest.mark.parametrize("option", OFFICIAL, ids=lambda option: option[0])
+def test_official_files_take_no_options_they_would_ignore(
+    tmp_path: Path, option: tuple[str, ...]
+) -> None:
+    message = refused("darcy", "--from", tmp_path, "--out", tmp_path / "o", *option)
+    assert f"{option[0]} is of no use here: the files of darcy are known" in message
+
+
+def test_official_files_with_a_pairing_and_a_validation_split(tmp_path: Path) -> None:
+    from scipy.io import savemat
+
+    random = np.random.default_rng(0)
+    field = random.random((12, 101, 31, 20, 4))
+    savemat(tmp_path / "plas_N987_T20.mat", {"input": random.random((12, 101)), "output": field})
+    common = ("plasticity", "--from", tmp_path)
+    assert "did you mean released" in refused(
+        *common, "--out", tmp_path / "o", "--pairing", "realeased"
+    )
+    result = run(*common, "--out", tmp_path / "o", "--pairing", "released", "--validation", "2")
+    assert result.exit_code == 0, result.exception
+    dataset = Dataset.open(tmp_path / "o")
+    assert len(dataset.rows("validation")) == 2
+    assert "plas_N987_T20.mat: 12 samples where 987 were published" in result.stderr
+    assert run(*common, "--out", tmp_path / "p").exit_code == 0
+    assert Dataset.open(tmp_path / "p").sha256 != dataset.sha256
 
 
 def test_official_files_need_a_folder(tmp_path: Path) -> None:

@@ -299,3 +299,93 @@ def test_shuffling_moves_whole_samples_and_is_repeatable(tmp_path: Path) -> None
 def test_splits_that_cannot_be(text: str, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         parse_splits(text, 10)
+
+
+@pytest.mark.parametrize("channels", [(), (1,), (2,)])
+def test_as_many_points_as_samples_are_a_shared_cloud(
+    tmp_path: Path, channels: tuple[int, ...]
+) -> None:
+    random = np.random.default_rng(0)
+    x, y = random.random((2, SAMPLES))
+    u = random.random((SAMPLES, SAMPLES, *channels))
+    file = saved(tmp_path / "g.npz", u=u, x=x, y=y[:, None], a=u[:, :, 0] if channels else u)
+    coords = (f"{file}:x", f"{file}:y")
+    draft = read_arrays(Request((f"{file}:u",), (f"{file}:a",), coords=coords))
+    assert (draft.mesh.kind, draft.mesh.shared, draft.mesh.dim) == ("cloud", True, 2)
+    np.testing.assert_array_equal(draft.arrays["coords"], np.float32(np.stack([x, y], -1)))
+    np.testing.assert_array_equal(draft.arrays["outputs"], np.float32(u.reshape(SAMPLES, 10, -1)))
+
+
+def test_lists_of_one_length_are_grid_axes_unless_channels_are_few(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    u = random.random((SAMPLES, 12, 12))
+    few = random.random((SAMPLES, 6, 6))
+    axis, short = np.linspace(0, 1, 12), np.linspace(0, 1, 6)
+    file = saved(tmp_path / "g.npz", u=u, few=few, x=axis, y=2 * axis, s=short, t=2 * short)
+
+    def read(key: str, *coords: str, mesh: Any = None) -> Draft:
+        sources, places = (f"{file}:{key}",), tuple(f"{file}:{name}" for name in coords)
+        return read_arrays(Request(sources, sources, coords=places, mesh=mesh))
+
+    assert read("u", "x", "y").mesh.shape == (12, 12)
+    with pytest.raises(InputError, match="--mesh grid or --mesh cloud"):
+        read("few", "s", "t")
+    assert read("few", "s", "t", mesh="grid").mesh.shape == (6, 6)
+    assert len(read("few", "s", "t", mesh="cloud").outputs) == 6
+
+
+def test_axes_may_come_in_another_order_than_in_the_array(tmp_path: Path) -> None:
+    a, u = smooth(0), smooth(1)
+    file = saved(tmp_path / "g.npz", a=a.mT, u=u.mT, x=X[:, 0], y=Y[0])
+    sources: Any = {"inputs": (f"{file}:a",), "coords": (f"{file}:x", f"{file}:y")}
+    with pytest.raises(InputError, match='--layout outputs="b y x"'):
+        read_arrays(Request((f"{file}:u",), **sources))
+    said = parse_layout("b y x")
+    layouts: Any = {"inputs": said, "outputs": said}
+    draft = read_arrays(Request((f"{file}:u",), **sources, layouts=layouts))
+    assert (draft.mesh.kind, draft.mesh.shape) == ("grid", (NX, NY))
+    np.testing.assert_array_equal(draft.arrays["outputs"][..., 0], np.float32(u).reshape(10, -1))
+    nodes = np.stack([X, Y], -1).reshape(-1, 2)
+    np.testing.assert_allclose(draft.arrays["coords"], nodes, rtol=1e-6)
+
+
+def test_points_that_fall_together_in_single_precision_are_refused(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    points, u = random.random((40, 2)), random.random((SAMPLES, 40))
+    north = np.array([0.0, 4.5e8])
+    far = points + north
+    own = np.stack([points * (1 + k) for k in range(SAMPLES)])
+    own[7] += 4.5e8
+    cut = np.concatenate([points[:20], points[:20] + 1e-16])
+    file = saved(tmp_path / "g.npz", u=u, a=u + 1, far=far, own=own, near=far - north, cut=cut)
+
+    def read(key: str) -> Draft:
+        return read_arrays(Request((f"{file}:u",), (f"{file}:a",), coords=(f"{file}:{key}",)))
+
+    for key in ("far", "own"):
+        with pytest.raises(InputError, match="subtract an offset"):
+            read(key)
+    assert read("near").mesh.kind == read("cut").mesh.kind == "cloud"
+
+
+def test_a_channel_named_twice_is_an_input_error(tmp_path: Path) -> None:
+    file = saved(tmp_path / "g.npz", u=np.stack([smooth(0), smooth(1)], -1), a=smooth(2))
+    names: Any = {"outputs": parse_channels("p, p")}
+    draft = read_arrays(Request((f"{file}:u",), (f"{file}:a",), names=names))
+    with pytest.raises(InputError, match="outputs has 'p' twice"):
+        draft.dataset(tmp_path, "m", "6/2/2", None)
+
+
+def test_a_rollout_needs_two_frames(tmp_path: Path) -> None:
+    file = saved(tmp_path / "m.npz", w=smooth(0)[:, None], t=np.zeros(1))
+    layouts: Any = {"outputs": parse_layout("b t x y")}
+    draft = read_arrays(Request((f"{file}:w",), times=f"{file}:t", layouts=layouts))
+    with pytest.raises(InputError, match="got 1 frame"):
+        draft.dataset(tmp_path, "m", "6/2/2", None)
+
+
+def test_a_table_with_file_names_is_not_for_arrays(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("file,load\n" + "\n".join(f"u{k}.npy,{k}" for k in range(10)))
+    file = saved(tmp_path / "u.npz", u=smooth(0))
+    with pytest.raises(InputError, match="column `file`"):
+        read_arrays(Request(outputs=(f"{file}:u",), params=(f"{tmp_path}/p.csv",)))

@@ -258,3 +258,86 @@ def test_without_meshio_the_way_to_install_it_is_said(
     monkeypatch.setitem(sys.modules, "meshio", None)
     with pytest.raises(InputError, match=r'pip install "ono\[mesh\]"'):
         read_mesh_folder(folder, inputs=["load"], outputs=["stress"])
+
+
+@pytest.mark.parametrize("plane", ["xz", "yz", "xy"])
+def test_a_plane_mesh_may_stand_upright(tmp_path: Path, plane: str) -> None:
+    columns = ["xyz".index(letter) for letter in plane]
+    (across,) = {0, 1, 2} - set(columns)
+    for k in range(4):
+        flat, triangles = strip(3, 1.0 + k)
+        points, flow = np.full((len(flat), 3), 3.0), np.zeros((len(flat), 3))
+        points[:, columns] = flat[:, :2]
+        points[::2, across] += 1e-15
+        flow[:, columns] = flat[:, :2] * (1 + k)
+        data = {"flow": flow}
+        meshio.Mesh(points, [("triangle", triangles)], point_data=data).write(
+            tmp_path / f"m{k}.vtu"
+        )
+    draft = read_mesh_folder(tmp_path, inputs=[], outputs=["flow"])
+    assert draft.mesh.dim == 2
+    assert [channel.name for channel in draft.outputs] == [f"flow_{letter}" for letter in plane]
+    assert draft.sources is not None
+    assert draft.sources.coordinates == tuple(columns)
+    assert [source.component for source in draft.sources.outputs] == columns
+    np.testing.assert_array_equal(draft.arrays["coords"][2], np.float32(strip(3, 3.0)[0][:, :2]))
+    np.testing.assert_array_equal(draft.arrays["outputs"][2], 3 * draft.arrays["coords"][2])
+
+
+def test_a_vector_that_leaves_the_plane_keeps_all_components(tmp_path: Path) -> None:
+    for k in range(4):
+        points, triangles = strip(3, 1.0 + k)
+        data = {"flow": points + np.array([0, 0, 1.0])}
+        meshio.Mesh(points[:, [0, 2, 1]], [("triangle", triangles)], point_data=data).write(
+            tmp_path / f"m{k}.vtu"
+        )
+    draft = read_mesh_folder(tmp_path, inputs=[], outputs=["flow"])
+    assert [channel.name for channel in draft.outputs] == ["flow_x", "flow_y", "flow_z"]
+
+
+def test_meshes_far_from_the_origin_are_refused(tmp_path: Path) -> None:
+    for k in range(3):
+        points, triangles = strip(3 + k)
+        data = {"load": points[:, 0], "stress": points[:, 1] + k}
+        meshio.Mesh(points + 3e9, [("triangle", triangles)], point_data=data).write(
+            tmp_path / f"m{k}.vtu"
+        )
+    with pytest.raises(InputError, match=r"m0\.vtu: .* 8 different points become 1, .*subtract an"):
+        read_mesh_folder(tmp_path, inputs=["load"], outputs=["stress"])
+
+
+def test_points_of_no_cell_are_noted(tmp_path: Path) -> None:
+    for k in range(3):
+        points, triangles = strip(3 + k)
+        points = np.concatenate([points, [[9, 9, 0]]])
+        data = {"load": points[:, 0], "stress": points[:, 1] + k}
+        meshio.Mesh(points, [("triangle", triangles)], point_data=data).write(
+            tmp_path / f"m{k}.vtu"
+        )
+    draft = read_mesh_folder(tmp_path, inputs=["load"], outputs=["stress"])
+    assert "3 points belong to no cell" in "; ".join(draft.notes)
+    assert draft.arrays["weights"][8] == 0
+
+
+def test_one_file_and_a_series_of_times_say_what_to_do(tmp_path: Path) -> None:
+    save(tmp_path / "m.vtu", 3)
+    with pytest.raises(InputError, match=f"give the folder it lies in, {tmp_path}"):
+        mesh_files(tmp_path / "m.vtu")
+    (tmp_path / "m.vtu").unlink()
+    points, triangles = strip(3)
+    with meshio.xdmf.TimeSeriesWriter(str(tmp_path / "m.xdmf"), "XML") as writer:
+        writer.write_points_cells(points, [("triangle", triangles)])
+        for time in (0.0, 1.0):
+            writer.write_data(time, point_data={"load": points[:, 0], "stress": points[:, 1]})
+    with pytest.raises(InputError, match="a file of its own"):
+        read_mesh_folder(tmp_path, inputs=["load"], outputs=["stress"])
+
+
+def test_a_table_that_names_a_file_twice_is_refused(tmp_path: Path) -> None:
+    for k in range(2):
+        save(tmp_path / f"m{k}.vtu", 3 + k)
+    (tmp_path / "n.csv").write_text("mu,file\n1,m0.vtu\n2,m1.vtu\n3,m0.vtu\n")
+    with pytest.raises(InputError, match="names a file twice"):
+        read_mesh_folder(
+            tmp_path, inputs=["load"], outputs=["stress"], params=[str(tmp_path / "n.csv")]
+        )

@@ -253,6 +253,16 @@ def test_more_validation_than_unused_samples_comes_out_of_train() -> None:
         choose("plasticity", [2], None)
 
 
+def test_a_file_with_fewer_samples_is_named(tmp_path: Path) -> None:
+    darcy(tmp_path)
+    warnings: list[str] = []
+    read_official("darcy", tmp_path, tmp_path / "out", warnings=warnings)
+    assert len(warnings) == 2
+    for k, warning in enumerate(warnings, 1):
+        assert warning.startswith(f"piececonst_r421_N1024_smooth{k}.mat: ")
+        assert "samples where 1024 were published" in warning
+
+
 def test_fewer_samples_and_unknown_hashes_are_noted(tmp_path: Path) -> None:
     elasticity(tmp_path)
     warnings: list[str] = []
@@ -261,7 +271,7 @@ def test_fewer_samples_and_unknown_hashes_are_noted(tmp_path: Path) -> None:
     for warning in warnings:
         assert warning in dataset.info.provenance.note
     assert sum("git blob SHA-1" in warning for warning in warnings) == 3
-    assert "12 samples where 2000 were published" in warnings[-1]
+    assert ": 12 samples where 2000 were published" in warnings[-1]
 
 
 def test_known_hashes_do_not_warn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

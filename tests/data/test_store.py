@@ -305,3 +305,24 @@ def test_geometry_alone_may_decide_the_output(tmp_path: Path) -> None:
     assert dataset.inputs.shape == (6, 9, 0)
     np.testing.assert_array_equal(dataset.arrays["draws"], arrays["draws"])
     assert not dataset.inputs.flags.writeable
+
+
+def test_a_summary_tells_params_and_times_and_no_seed_that_is_none(tmp_path: Path) -> None:
+    plain = write_dataset(tmp_path / "plain", describe(), arrays()).summary()
+    assert plain["made by"] == "test"
+    assert "params" not in plain
+    assert "times" not in plain
+    info = describe(
+        task="timed",
+        params=(Channel(name="load", unit="N"),),
+        provenance=Provenance(maker="test", size="quick", seed=0),
+    )
+    moving = arrays(
+        outputs=np.zeros((5, 3, 12, 2), np.float32),
+        times=np.array([0.5, 1.0, 2.0]),
+        params=np.zeros((5, 1)),
+    )
+    summary = write_dataset(tmp_path / "moving", info, moving).summary()
+    assert summary["params"] == "load [N]"
+    assert summary["times"] == "3, from 0.5 to 2"
+    assert summary["made by"] == "test quick, seed 0"

@@ -447,6 +447,85 @@ def test_known_frames_are_continued_in_their_own_layout(forecaster: Operator) ->
     )
 
 
+@pytest.fixture(scope="module")
+def curved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Operator, Dataset]:
+    """Train on a structured mesh of 4 x 6 nodes, of which every sample has its own."""
+    folder, random = tmp_path_factory.mktemp("curved"), np.random.default_rng(0)
+    nodes = np.stack(np.meshgrid(np.arange(4.0), np.arange(6.0), indexing="ij"), -1)
+    coords = nodes * (1 + random.random((20, 1, 1, 2)))
+    inputs = coords[..., :1] * random.random((20, 1, 1, 1))
+    info = Info(
+        name="curved",
+        task="steady",
+        mesh=Mesh(kind="structured", dim=2, shape=(4, 6), shared=False),
+        inputs=(Channel(name="a"),),
+        outputs=(Channel(name="u"), Channel(name="v")),
+        samples=20,
+        splits=tiny.SPLITS,
+        provenance=Provenance(maker="tests"),
+    )
+    outputs = np.concatenate((inputs**2, coords[..., 1:]), -1)
+    fields: dict[ArrayName, Array] = {"coords": coords, "inputs": inputs, "outputs": outputs}
+    flat = {name: a.reshape(20, 24, -1).astype(np.float32) for name, a in fields.items()}
+    data = write_dataset(folder / "data", info, flat)
+    fit(tiny.recipe(data.path, epochs=1), folder / "run")
+    return Operator.load(folder / "run"), data
+
+
+def test_a_structured_mesh_may_have_its_axes(curved: tuple[Operator, Dataset]) -> None:
+    operator, data = curved
+    rows = slice(16, 19)
+    inputs, coords = data.inputs[rows], data.coords[rows]
+    expected = predict(operator, inputs, coords=coords).values
+    assert expected.shape == (3, 24, 2)
+    folded, place = inputs.reshape(3, 4, 6, 1), coords.reshape(3, 4, 6, 2)
+    for given in (folded, folded[..., 0]):
+        for where in (place, coords):
+            made = predict(operator, given, coords=where).values
+            assert made.shape == (3, 4, 6, 2)
+            np.testing.assert_array_equal(made.reshape(expected.shape), expected)
+    np.testing.assert_array_equal(predict(operator, inputs, coords=place).values, expected)
+    shared = predict(operator, folded[:1], coords=place[0]).values
+    np.testing.assert_allclose(shared.reshape(1, 24, 2), expected[:1], rtol=1e-5, atol=1e-6)
+    with pytest.raises(ShapeError, match=r"shape \(4, 6\), coords on one of shape \(6, 4\)"):
+        predict(operator, folded, coords=coords.reshape(3, 6, 4, 2))
+    with pytest.raises(ShapeError, match=r"\[samples i j channels\]"):
+        predict(operator, folded[:, :3], coords=place)
+
+
+def test_a_periodic_grid_keeps_its_period_at_any_resolution(tmp_path: Path) -> None:
+    random, nodes = np.random.default_rng(0), 8
+    axis = 2.0 + 4.0 * np.arange(nodes) / nodes
+    coords = np.stack(np.meshgrid(axis, 10 * axis, indexing="ij"), -1).reshape(-1, 2)
+    inputs = random.random((20, nodes**2, 1))
+    info = Info(
+        name="torus",
+        task="steady",
+        mesh=Mesh(kind="grid", dim=2, shape=(nodes, nodes), shared=True, periodic=True),
+        inputs=(Channel(name="a"),),
+        outputs=(Channel(name="u"),),
+        samples=20,
+        splits=tiny.SPLITS,
+        provenance=Provenance(maker="tests"),
+    )
+    arrays: dict[ArrayName, Array] = {"coords": coords, "inputs": inputs, "outputs": inputs**2}
+    data = write_dataset(
+        tmp_path / "data", info, {n: a.astype(np.float32) for n, a in arrays.items()}
+    )
+    fit(tiny.recipe(data.path, epochs=1), tmp_path / "run")
+    operator = Operator.load(tmp_path / "run")
+    for finer in (4, 8, 12):
+        axis = 2.0 + 4.0 * np.arange(finer) / finer
+        where = np.stack(np.meshgrid(axis, 10 * axis, indexing="ij"), -1).reshape(-1, 2)
+        values = random.random((2, finer, finer, 1))
+        made = predict(operator, values)
+        told = predict(operator, values.reshape(2, -1, 1), coords=where)
+        assert made.outside == told.outside == 0
+        np.testing.assert_allclose(made.values.reshape(2, -1, 1), told.values, rtol=1e-4, atol=1e-5)
+    beyond = np.array([[6.1, 30.0], [5.9, 30.0]])
+    assert predict(operator, values, query=beyond).outside == 1
+
+
 def test_a_timed_operator_predicts_at_the_times_asked_for(timed: Operator, values: Array) -> None:
     made = predict(timed, values.reshape(-1, SIDE, SIDE)).values
     assert made.shape == (11, 6, SIDE, SIDE)

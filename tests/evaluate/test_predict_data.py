@@ -19,13 +19,8 @@ from ono.data.store import Dataset
 from ono.errors import DataError, InputError
 from ono.evaluate.operator import Operator
 from ono.evaluate.predict import predict
-from ono.evaluate.predict_data import (
-    predict_folder,
-    predict_rows,
-    predict_to_arrays,
-    predict_to_meshes,
-    view_for,
-)
+from ono.evaluate.predict_data import predict_rows, predict_to_arrays, view_for
+from ono.evaluate.predict_meshes import predict_folder, predict_to_meshes
 from ono.train.loop import fit
 
 
@@ -74,7 +69,8 @@ def expected(operator: Operator, data: Dataset, row: int) -> Array:
         weights=data.weights[span],
         params=data.params[row : row + 1],
     )
-    return made.values[0]
+    field: Array = made.values[0]
+    return field
 
 
 def test_mesh_files_come_back_with_the_prediction_on_them(
@@ -113,6 +109,75 @@ def test_new_mesh_files_need_only_the_inputs(
         predict_folder(operator, tmp_path / "new", tmp_path / "new", params=table)
     with pytest.raises(InputError, match="no number 'load'"):
         predict_folder(operator, tmp_path / "new", out)
+
+
+def test_all_new_files_are_judged_before_the_first_is_written(
+    operator: Operator, tmp_path: Path
+) -> None:
+    new, out = tmp_path / "new", tmp_path / "deep" / "out"
+    meshes(new, 3, seed=1)
+    table = [str(new / "loads.csv")]
+    last = meshio.read(new / "case2.vtu")
+    heat = last.point_data["heat"]
+    spoilt = {
+        "NaN": ([("triangle", last.cells[0].data)], {"heat": np.where(heat > 0, heat, np.nan)}),
+        "has no field 'heat'": ([("triangle", last.cells[0].data)], {"flow": last.points}),
+        "write the file with its cells": ([("vertex", [[0]])], {"heat": heat}),
+    }
+    for complaint, (cells, data) in spoilt.items():
+        meshio.Mesh(last.points, cells, point_data=data).write(new / "case2.vtu")
+        with pytest.raises(InputError, match=rf"case2\.vtu.*{complaint}"):
+            predict_folder(operator, new, out, params=table)
+        assert not out.exists()
+    last.write(new / "case2.vtu")
+    assert predict_folder(operator, new, out, params=table) == 3
+
+
+def test_a_folder_that_stays_empty_is_removed(
+    operator: Operator, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise DataError("cannot be written")
+
+    monkeypatch.setattr("ono.evaluate.predict_meshes.write_fields", broken)
+    view = view_for(operator, Dataset.open(home / "data"), "test")
+    (tmp_path / "mine").mkdir()
+    for out in (tmp_path / "out", tmp_path / "mine"):
+        with pytest.raises(DataError, match="cannot be written"):
+            predict_to_meshes(operator, view, out)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_the_meshes_of_a_dataset_are_never_overwritten(home: Path, operator: Operator) -> None:
+    before = {file.name: file.read_bytes() for file in (home / "given").iterdir()}
+    view = view_for(operator, Dataset.open(home / "data"), "test")
+    with pytest.raises(InputError, match="holds the meshes themselves"):
+        predict_to_meshes(operator, view, home / "data" / ".." / "given")
+    assert {file.name: file.read_bytes() for file in (home / "given").iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["made.csv", "made.vtk"])
+def test_mesh_files_need_a_folder(
+    home: Path, operator: Operator, tmp_path: Path, name: str
+) -> None:
+    view = view_for(operator, Dataset.open(home / "data"), "test")
+    with pytest.raises(InputError, match="written into a folder"):
+        predict_to_meshes(operator, view, tmp_path / name)
+    table = [str(home / "given" / "loads.csv")]
+    with pytest.raises(InputError, match="written into a folder"):
+        predict_folder(operator, home / "given", tmp_path / name, params=table)
+    assert not list(tmp_path.iterdir())
+
+
+def test_meshes_that_were_moved_are_missed(home: Path, operator: Operator, tmp_path: Path) -> None:
+    view = view_for(operator, Dataset.open(home / "data"), "test")
+    (home / "given").rename(home / "moved")
+    try:
+        with pytest.raises(InputError, match=r"is gone, which row 8 of .*--from"):
+            predict_to_meshes(operator, view, tmp_path / "out")
+    finally:
+        (home / "moved").rename(home / "given")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".mat", ".h5"])
@@ -163,9 +228,10 @@ def test_a_mesh_that_changed_is_not_written_upon(
     before = file.read_bytes()
     mesh = meshio.read(file)
     try:
-        meshio.Mesh(mesh.points[:-1], [("vertex", [[0]])]).write(file)
+        mesh.point_data["heat"] = mesh.point_data["heat"] + 1
+        mesh.write(file)
         with pytest.raises(DataError, match="was changed since it was imported"):
             predict_to_meshes(operator, view_for(operator, data, "test"), tmp_path / "out")
-        assert not list((tmp_path / "out").iterdir())
+        assert not (tmp_path / "out").exists()
     finally:
         file.write_bytes(before)

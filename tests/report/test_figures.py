@@ -74,6 +74,10 @@ def render(figure: Figure) -> int:
     return len(file.getvalue())
 
 
+def words(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.texts]
+
+
 def titles(figure: Figure) -> list[str]:
     return [t for axes in figure.axes if (t := axes.get_title(loc="left"))]
 
@@ -305,3 +309,17 @@ def test_resolutions_and_queries_are_told_apart_and_training_marked() -> None:
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["43 × 43", "29 × 29"]
     assert axes.get_ylim()[0] == 0
     assert render(resolution_figure(levels[2:], width=3.6)) > 1000
+
+
+def test_a_gallery_says_what_it_leaves_out(tmp_path: Path) -> None:
+    assert words(gallery(stored(tmp_path / "grid", "grid"), [0])) == []
+    volume = gallery(stored(tmp_path / "volume", "volume"), [0])
+    assert words(volume) == ["slice 2 of 2, z = 1"]
+    dataset = stored(tmp_path / "cloud", "cloud")
+    many = tuple(Channel(name=f"c{k}") for k in range(5))
+    arrays = dict(dataset.arrays)
+    arrays |= {"outputs": np.zeros((5, 12, 5)), "params": np.zeros((5, 3))}
+    info = dataset.info.model_copy(update={"outputs": many, "params": many[:3], "files": {}})
+    full = gallery(write_dataset(tmp_path / "many", info, arrays), [0, 1])
+    assert words(full) == ["3 of 5 outputs; 2 of 3 params"]
+    assert render(full) > 0

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ono.errors import InputError, nearest
+from ono.cli.options import choice, refuse
+from ono.errors import InputError
 
 if TYPE_CHECKING:
     from ono.data.draft import Draft
-    from ono.data.info import Channel
-    from ono.data.layout import Axes, Role
     from ono.data.store import Dataset
-
-Word = TypeVar("Word", bound=str)
 
 _MANY = "Repeat for several."
 
@@ -54,10 +51,17 @@ def import_data(
     mesh: Annotated[str | None, typer.Option(help="grid, structured or cloud.")] = None,
     periodic: Annotated[bool, typer.Option("--periodic", help="The grid has no ends.")] = False,
     splits: Annotated[
-        str, typer.Option(help="train/validation/test as shares or counts.")
-    ] = "0.8/0.1/0.1",
+        str | None,
+        typer.Option(help="train/validation/test as shares or counts. Default: 0.8/0.1/0.1."),
+    ] = None,
     shuffle: Annotated[
-        int | None, typer.Option(help="Seed of a random order; without, file order.")
+        int | None, typer.Option(min=0, help="Seed of a random order; without, file order.")
+    ] = None,
+    validation: Annotated[
+        int | None, typer.Option(min=0, help="Official files: how many samples to hold out.")
+    ] = None,
+    pairing: Annotated[
+        str | None, typer.Option(help="Official plasticity: by-x (default) or released.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Default: the name of --out.")] = None,
     out: Annotated[Path | None, typer.Option(help="The dataset directory to write.")] = None,
@@ -69,57 +73,101 @@ def import_data(
     ] = None,
 ) -> None:
     """Import official files, your arrays, or a folder of mesh files."""
-    from ono.data.draft import refuse_existing, write
+    from ono.data.draft import DEFAULT_SPLITS, refuse_existing, write
+    from ono.data.summary import origins
 
     if out is None and not dry_run:
         raise InputError("say where to write the dataset with --out, or use --dry-run")
     if benchmark is not None:
-        if inputs or outputs or coords or params or layout or names:
-            raise InputError(f"the files of {benchmark} are known; give only --from and --out")
-        _import_official(benchmark, source, out, dry_run)
+        refuse(
+            f"the files of {benchmark} are known",
+            inputs=inputs,
+            outputs=outputs,
+            coords=coords,
+            params=params,
+            times=times,
+            weights=weights,
+            layout=layout,
+            names=names,
+            task=task,
+            mesh=mesh,
+            periodic=periodic or None,
+            splits=splits,
+            shuffle=shuffle,
+            name=name,
+            preview=preview,
+        )
+        _import_official(benchmark, source, out, dry_run, validation, pairing)
         return
+    refuse("it is for official files", validation=validation, pairing=pairing)
+    if not dry_run:
+        refuse("it is where a --dry-run draws", preview=preview)
     place = Path("import") if out is None else out
     if not dry_run:
         refuse_existing(place)
     if source is not None and _holds_meshes(source):
-        for option, value in (("coords", coords), ("times", times), ("weights", weights)):
-            if value:
-                raise InputError(f"--{option} is read from the mesh files; leave it out")
+        refuse(
+            "the mesh files say it",
+            coords=coords,
+            times=times,
+            weights=weights,
+        )
         if layout or mesh or periodic or task not in (None, "steady"):
             raise InputError("mesh files are steady clouds; leave out --layout, --mesh and --task")
         draft = _read_meshes(source, inputs, outputs, params, names)
     else:
+        from ono.cli.array_options import read_layouts, read_names, read_source, read_sources
         from ono.data.importers import MESHINGS, TASKS, Request, read_arrays
 
         request = Request(
-            outputs=_sources(source, outputs),
-            inputs=_sources(source, inputs),
-            coords=_sources(source, coords),
-            params=_sources(source, params),
-            times=_source(source, times),
-            weights=_source(source, weights),
-            layouts=_layouts(layout or []),
-            names=_names(names or []),
-            task=_choice("task", task, TASKS),
-            mesh=_choice("mesh", mesh, MESHINGS),
+            outputs=read_sources(source, outputs),
+            inputs=read_sources(source, inputs),
+            coords=read_sources(source, coords),
+            params=read_sources(source, params),
+            times=read_source(source, times),
+            weights=read_source(source, weights),
+            layouts=read_layouts(layout or []),
+            names=read_names(names or []),
+            task=choice("task", task, TASKS),
+            mesh=choice("mesh", mesh, MESHINGS),
             periodic=periodic,
         )
         draft = read_arrays(request)
     draft = draft.shuffled(shuffle)
-    dataset = draft.dataset(place, name or place.resolve().name, splits, shuffle)
+    dataset = draft.dataset(place, name or place.resolve().name, splits or DEFAULT_SPLITS, shuffle)
+    _warn_of_missing_splits(dataset)
     if dry_run:
         _explain(dataset, Path("preview.png") if preview is None else preview)
         return
     stored = write(dataset, draft.sources)
+    for line in origins(stored):
+        typer.echo(line)
     order = "in file order" if shuffle is None else f"shuffled with seed {shuffle}"
     counts = stored.summary()["splits"]
     typer.echo(f"imported {stored.path}: {stored.info.samples} samples {order} ({counts})")
     typer.echo(f"sha256 {stored.sha256[:12]}; look at it with `ono data show {stored.path}`")
 
 
-def _import_official(name: str, source: Path | None, out: Path | None, dry_run: bool) -> None:
+def _warn_of_missing_splits(dataset: Dataset) -> None:
+    missing = [split for split in ("validation", "test") if split not in dataset.info.splits]
+    if missing:
+        typer.echo(
+            f"warning: no samples for {' and '.join(missing)}; `ono train` needs both: see "
+            "--splits",
+            err=True,
+        )
+
+
+def _import_official(
+    name: str,
+    source: Path | None,
+    out: Path | None,
+    dry_run: bool,
+    validation: int | None,
+    pairing: str | None,
+) -> None:
     from ono.cli.progress import counting
-    from ono.data.official import read_official
+    from ono.data.official import PAIRINGS, read_official
 
     if source is None:
         raise InputError(f"say where the files of {name} lie with --from DIR")
@@ -127,7 +175,15 @@ def _import_official(name: str, source: Path | None, out: Path | None, dry_run: 
         raise InputError("official files are known: leave out --dry-run and give --out")
     doubts: list[str] = []
     with counting(f"reading {name}") as progress:
-        dataset = read_official(name, source, out, warnings=doubts, progress=progress)
+        dataset = read_official(
+            name,
+            source,
+            out,
+            pairing=choice("pairing", pairing, PAIRINGS) or "by-x",
+            validation=validation,
+            warnings=doubts,
+            progress=progress,
+        )
     for doubt in doubts:
         typer.echo(f"warning: {doubt}", err=True)
     typer.echo(f"imported {out}: {dataset.info.samples} samples, sha256 {dataset.sha256[:12]}")
@@ -141,6 +197,11 @@ def _holds_meshes(source: Path) -> bool:
     if not source.exists():
         raise InputError(f"there is no {source}")
     if not source.is_dir():
+        if source.suffix.lower() in MESHES:
+            raise InputError(
+                f"{source} is one mesh file, and samples are many: give the folder that holds "
+                f"them, --from {source.parent}"
+            )
         return False
     found = {path.suffix.lower() for path in source.iterdir()}
     return bool(found & set(MESHES)) or not found & set(ARRAYS)
@@ -153,75 +214,16 @@ def _read_meshes(
     params: Sequence[str] | None,
     names: Sequence[str] | None,
 ) -> Draft:
+    from ono.cli.array_options import read_names
     from ono.data.mesh_folder import read_mesh_folder
 
     def words(texts: Sequence[str] | None) -> list[str]:
-        return [word for text in texts or [] for word in text.split(",") if word]
+        return [name for text in texts or [] for word in text.split(",") if (name := word.strip())]
 
     draft = read_mesh_folder(
         source, inputs=words(inputs), outputs=words(outputs), params=words(params)
     )
-    return draft.renamed(_names(names or []))
-
-
-def _source(base: Path | None, text: str | None) -> str | None:
-    """Complete a source: a key of the file given by --from, or a file in the folder given."""
-    if text is None or base is None:
-        return text
-    if base.is_dir():
-        return str(base / text)
-    return text if Path(text.split(":")[0]).exists() else f"{base}:{text}"
-
-
-def _sources(base: Path | None, texts: Sequence[str] | None) -> tuple[str, ...]:
-    return tuple(full for text in texts or [] if (full := _source(base, text)) is not None)
-
-
-def _layouts(texts: Sequence[str]) -> dict[Role, Axes]:
-    """Read `--layout`: a plain one is for inputs and outputs, `role=` for that role."""
-    from ono.data.layout import parse_layout
-
-    plain = [text for text in texts if "=" not in text]
-    layouts: dict[Role, Axes] = {}
-    for text in plain:
-        layouts["inputs"] = layouts["outputs"] = parse_layout(text)
-    for text in texts:
-        if "=" in text:
-            role, _, axes = text.partition("=")
-            layouts[_role(role)] = parse_layout(axes)
-    return layouts
-
-
-def _names(texts: Sequence[str]) -> dict[Role, tuple[Channel, ...]]:
-    from ono.data.importers import parse_channels
-
-    names: dict[Role, tuple[Channel, ...]] = {}
-    for text in texts:
-        role, equals, channels = text.partition("=")
-        if not equals:
-            raise InputError(f"--names is ROLE=name,name such as outputs=pressure, got {text!r}")
-        if role.strip() not in ("inputs", "outputs", "params"):
-            hint = nearest(role, ("inputs", "outputs", "params"))
-            raise InputError(f"--names is for inputs, outputs or params, got {role!r}; {hint}")
-        names[_role(role)] = parse_channels(channels)
-    return names
-
-
-def _role(text: str) -> Role:
-    roles: tuple[Role, ...] = ("inputs", "outputs", "coords", "params", "weights")
-    for role in roles:
-        if role == text.strip():
-            return role
-    raise InputError(f"no array is called {text!r}; {nearest(text, roles)}")
-
-
-def _choice(option: str, value: str | None, known: tuple[Word, ...]) -> Word | None:
-    if value is None:
-        return None
-    for word in known:
-        if word == value:
-            return word
-    raise InputError(f"--{option} has no choice {value!r}; {nearest(value, known)}")
+    return draft.renamed(read_names(names or []))
 
 
 def _explain(dataset: Dataset, picture: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ono.cli.options import refuse
 from ono.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,46 +43,68 @@ def predict(
     data: Annotated[
         Path | None, typer.Option(help="Predict the samples of a dataset directory.")
     ] = None,
-    split: Annotated[str, typer.Option(help="Which samples of --data.")] = "test",
+    split: Annotated[
+        str | None, typer.Option(help="Which samples of --data. Default: test.")
+    ] = None,
     source: Annotated[
         Path | None, typer.Option("--from", help="Predict on a folder of new mesh files.")
     ] = None,
-    chunk: Annotated[int, typer.Option(min=1, help="Query points at a time.")] = 1 << 16,
+    chunk: Annotated[
+        int | None, typer.Option(min=1, help="Query points at a time. Default: 65536.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Predict output fields from input fields, in the format that comes in."""
+    from ono.data.array_writer import refuse_unwritable
     from ono.device import choose_device
+    from ono.evaluate.given_params import read_params
     from ono.evaluate.operator import Operator
     from ono.evaluate.predict import predict as evaluate
+    from ono.evaluate.predict_data import names_in
 
-    given = (inputs, coords, weights, query, history, times)
-    if (data is not None) + (source is not None) + any(g is not None for g in given) > 1:
+    given = {
+        "inputs": inputs,
+        "coords": coords,
+        "weights": weights,
+        "query": query,
+        "history": history,
+        "steps": steps,
+        "times": times,
+        "chunk": chunk,
+    }
+    if data is not None and source is not None:
         raise InputError("give arrays, or --data DIR, or --from FOLDER: one of the three")
-    if source is None and data is None:
-        _refuse_other_formats(out)
-        values, places, measure = _read(inputs), _read(coords), _read(weights)
-        points, frames, when = _read(query), _read(history), _read(times)
-        numbers = _read_params(params or [])
+    if data is not None:
+        refuse(f"{data} has all that is needed", **given, params=params)
         operator = Operator.load(run, choose_device(device))
-        prediction = evaluate(
-            operator,
-            values,
-            coords=places,
-            weights=measure,
-            params=numbers,
-            query=points,
-            history=frames,
-            steps=steps,
-            times=when,
-            chunk=chunk,
-        )
-        _write_arrays(operator, prediction, out)
+        _predict_dataset(operator, data, split or "test", out)
         return
-    operator = Operator.load(run, choose_device(device))
+    refuse("it chooses among the samples of --data", split=split)
     if source is not None:
+        refuse("--from reads mesh files and predicts at their points", **given)
+        operator = Operator.load(run, choose_device(device))
         _predict_meshes(operator, source, out, params or [])
-    elif data is not None:
-        _predict_dataset(operator, data, split, out)
+        return
+    if query is None:
+        refuse("it is how many points of --query to take at a time", chunk=chunk)
+    refuse_unwritable(out, ())
+    values, places, measure = _read(inputs), _read(coords), _read(weights)
+    points, frames, when = _read(query), _read(history), _read(times)
+    operator = Operator.load(run, choose_device(device))
+    refuse_unwritable(out, names_in(out, operator))
+    prediction = evaluate(
+        operator,
+        values,
+        coords=places,
+        weights=measure,
+        params=read_params([channel.name for channel in operator.card.params], params or []),
+        query=points,
+        history=frames,
+        steps=steps,
+        times=when,
+        chunk=1 << 16 if chunk is None else chunk,
+    )
+    _write_arrays(operator, prediction, out)
 
 
 def _read(text: str | None) -> Array | None:
@@ -90,35 +113,20 @@ def _read(text: str | None) -> Array | None:
     return None if text is None else read_array(*parse_source(text))
 
 
-def _read_params(texts: list[str]) -> Array | None:
-    import numpy as np
-
-    from ono.data.table import read_table
-
-    parts = [
-        read_table(Path(text))[1] if text.lower().endswith(".csv") else _read(text)
-        for text in texts
-    ]
-    columns = [part if part.ndim > 1 else part[:, None] for part in parts if part is not None]
-    return np.concatenate(columns, 1) if columns else None
-
-
-def _refuse_other_formats(out: Path) -> None:
-    from ono.data.array_writer import refuse_unwritable
-
-    refuse_unwritable(out, ("outputs",))
-
-
 def _write_arrays(operator: Operator, prediction: Prediction, out: Path) -> None:
     from ono.data.array_writer import write_arrays
+    from ono.evaluate.predict_data import by_channel
 
-    write_arrays(out, {"outputs": prediction.values})
+    arrays = {"outputs": prediction.values}
+    if out.suffix.lower() != ".npy":
+        arrays = by_channel(operator, prediction.fields)
+    write_arrays(out, arrays)
     if prediction.outside:
         typer.echo(
             f"warning: {prediction.outside} points lie outside the box of the training data",
             err=True,
         )
-    shape = " ".join(map(str, prediction.values.shape))
+    shape = " ".join(map(str, next(iter(arrays.values())).shape))
     typer.echo(f"wrote {out}: {_outputs(operator)}, shape [{shape}]")
 
 
@@ -126,7 +134,8 @@ def _predict_dataset(operator: Operator, data: Path, split: str, out: Path) -> N
     from ono.cli.progress import counting
     from ono.data.array_writer import FORMATS
     from ono.data.store import Dataset
-    from ono.evaluate.predict_data import predict_to_arrays, predict_to_meshes, view_for
+    from ono.evaluate.predict_data import predict_to_arrays, view_for
+    from ono.evaluate.predict_meshes import predict_to_meshes
 
     view = view_for(operator, Dataset.open(data), split)
     if out.suffix.lower() in FORMATS:
@@ -140,7 +149,7 @@ def _predict_dataset(operator: Operator, data: Path, split: str, out: Path) -> N
 
 def _predict_meshes(operator: Operator, source: Path, out: Path, params: list[str]) -> None:
     from ono.cli.progress import counting
-    from ono.evaluate.predict_data import predict_folder
+    from ono.evaluate.predict_meshes import predict_folder
 
     with counting("predicting") as progress:
         count = predict_folder(operator, source, out, params=params, progress=progress)

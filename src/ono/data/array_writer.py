@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,8 @@ from ono.files import replacing
 FORMATS = (".npy", ".npz", ".mat", ".h5", ".hdf5")
 
 
-def refuse_unwritable(path: Path, names: tuple[str, ...]) -> None:
-    """Refuse a format that is not known, or that cannot hold so many arrays."""
+def refuse_unwritable(path: Path, names: Sequence[str]) -> None:
+    """Refuse a format that is not known, or that cannot hold arrays of these names."""
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
         raise InputError(f"{path} names no known format; end it in {', '.join(FORMATS)}")
@@ -26,6 +27,15 @@ def refuse_unwritable(path: Path, names: tuple[str, ...]) -> None:
             f"{path} holds one array, but there are {len(names)} to write ({', '.join(names)}); "
             "end it in .npz, .mat or .h5"
         )
+    places = [_place(name, suffix) for name in names]
+    for k, (name, place) in enumerate(zip(names, places, strict=True)):
+        for other, there in zip(names[:k], places, strict=False):
+            shorter = min(len(place), len(there))
+            if place[:shorter] == there[:shorter]:
+                raise InputError(
+                    f"{path} cannot hold both {other!r} and {name!r}: they would overwrite each "
+                    "other; end it in .npz, or give the channels other names"
+                )
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
@@ -43,7 +53,11 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
         case ".npy":
             np.save(content, next(iter(arrays.values())), allow_pickle=False)
         case ".npz":
-            np.savez(content, allow_pickle=False, **dict(arrays))
+            # np.savez takes names as keywords, so that none could be called `file`.
+            with zipfile.ZipFile(content, "w") as archive:
+                for name, array in arrays.items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                        np.lib.format.write_array(member, array, allow_pickle=False)
         case ".mat":
             from scipy.io import savemat
 
@@ -58,6 +72,13 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     # Written by Python rather than by a library that does not say why a write failed.
     with explain_os_errors(path), replacing(path) as aside:
         aside.write_bytes(content.getbuffer())
+
+
+def _place(name: str, suffix: str) -> tuple[str, ...]:
+    """Return the path of an array inside a file: in HDF5 a slash begins a group."""
+    if suffix in (".h5", ".hdf5"):
+        return tuple(part for part in name.split("/") if part not in ("", "."))
+    return (_matlab_name(name) if suffix == ".mat" else name,)
 
 
 def _matlab_name(name: str) -> str:

@@ -118,11 +118,29 @@ class Draft:
 
     def dataset(self, path: Path, name: str, splits: str, shuffle: int | None) -> Dataset:
         """Return the dataset in memory, as if it lay at `path`."""
+        self._refuse_what_cannot_be()
         arrays = {n: np.ascontiguousarray(a) for n, a in self.arrays.items()}
         info = self.info(name, parse_splits(splits, self.samples), shuffle)
         if problems := layout_problems(info, arrays):
             raise DataError(f"these arrays make no dataset: {'; '.join(problems)}")
         return Dataset(path, info, arrays)
+
+    def _refuse_what_cannot_be(self) -> None:
+        for role, channels in (
+            ("inputs", self.inputs),
+            ("outputs", self.outputs),
+            ("params", self.params),
+        ):
+            names = [channel.name for channel in channels]
+            if twice := [name for k, name in enumerate(names) if name in names[:k]]:
+                raise InputError(
+                    f"{role} has {twice[0]!r} twice ({', '.join(names)}); give every channel a "
+                    f"name of its own with --names {role}=a,b"
+                )
+        if self.task == "rollout" and (frames := len(self.arrays["times"])) < 2:
+            raise InputError(
+                f"a roll-out starts from one frame and predicts the next; got {frames} frame"
+            )
 
     def renamed(self, names: Mapping[Role, tuple[Channel, ...]]) -> Draft:
         """Return the draft with other channel names, one for each channel of a role."""

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import numpy as np
 
 from ono.data.array_files import parse_source, read_array
+from ono.data.coord_lists import find_with_lists
 from ono.data.draft import Draft
 from ono.data.info import Array, ArrayName, Channel, Scalar, Task
-from ono.data.layout import Axes, Meshing, Named, Role, arrange, find_layouts, space
-from ono.data.placement import place_points
+from ono.data.layout import (
+    Axes,
+    Meshing,
+    Named,
+    Role,
+    arrange,
+    find_layouts,
+    space,
+)
+from ono.data.placement import place_points, single
 from ono.data.table import read_table
 from ono.errors import InputError
 
@@ -45,6 +54,9 @@ class _Source:
     array: Array
     channels: tuple[str, ...] = ()
 
+    def shaped(self, array: Array) -> _Source:
+        return replace(self, array=array, named=replace(self.named, shape=array.shape))
+
     @property
     def name(self) -> str:
         path, key = parse_source(self.text)
@@ -53,16 +65,10 @@ class _Source:
 
 def read_arrays(request: Request) -> Draft:
     """Read all files, find their axes and order them as the store wants them."""
-    sources = _read(request)
     times = None if request.times is None else _times(request.times)
-    layouts = find_layouts(
-        [source.named for group in sources.values() for source in group],
-        request.layouts,
-        mesh=request.mesh,
-        times=None if times is None else len(times),
-        channels={role: len(names) for role, names in request.names.items()},
-    )
+    sources, layouts = _understand(request, _read(request), times)
     fields = {role: _join(group, layouts) for role, group in sources.items() if group}
+    _refuse_lost_points(sources["coords"], layouts)
     axes = layouts[sources["outputs"][0].named]
     outputs, notes = fields["outputs"], []
     timed, along = "t" in axes, space(axes)
@@ -144,28 +150,34 @@ def _read(request: Request) -> dict[Role, list[_Source]]:
                 raise InputError(f"{role} {text} is empty: shape {list(array.shape)}")
             named = Named(role, text, array.shape)
             sources[role].append(_Source(text, named, array, tuple(names)))
-    sources["coords"] = _spread_axes(sources["coords"], sources["outputs"][0], request.mesh)
     return sources
 
 
-def _spread_axes(coords: list[_Source], outputs: _Source, mesh: Meshing | None) -> list[_Source]:
-    """Turn the axes of a grid, one file each, into the coordinates of its nodes."""
-    lengths = tuple(source.array.size for source in coords)
-    if (
-        len(coords) < 2
-        or len(coords) >= outputs.array.ndim
-        or any(source.array.size != max(source.array.shape) for source in coords)
-    ):
-        return coords
-    shape = outputs.array.shape
-    runs = [shape[at : at + len(lengths)] for at in range(len(shape))]
-    if mesh == "cloud" or lengths not in runs:
-        return coords
-    nodes = np.meshgrid(*(source.array.ravel() for source in coords), indexing="ij")
-    return [
-        _Source(source.text, Named("coords", source.text, lengths), node)
-        for source, node in zip(coords, nodes, strict=True)
-    ]
+def _understand(
+    request: Request, sources: Mapping[Role, list[_Source]], times: Array | None
+) -> tuple[dict[Role, list[_Source]], dict[Named, Axes]]:
+    """Find the axes of all arrays; where coords are the axes of a grid, make them its nodes."""
+    coords = sources["coords"]
+    others = [s.named for role, group in sources.items() if role != "coords" for s in group]
+
+    def find(given: Sequence[Named], said: Mapping[Role, Axes]) -> dict[Named, Axes]:
+        return find_layouts(
+            [*others, *given],
+            said,
+            mesh=request.mesh,
+            times=None if times is None else len(times),
+            channels={role: len(names) for role, names in request.names.items()},
+        )
+
+    if len(coords) < 2 or any(source.array.size != max(source.array.shape) for source in coords):
+        return dict(sources), find([source.named for source in coords], request.layouts)
+    coords = [source.shaped(source.array.ravel()) for source in coords]
+    lists = [source.named for source in coords]
+    read, layouts = find_with_lists(lists, request.layouts, request.mesh, find)
+    if read is not lists:
+        nodes = np.meshgrid(*(source.array for source in coords), indexing="ij")
+        coords = [source.shaped(node) for source, node in zip(coords, nodes, strict=True)]
+    return {**sources, "coords": coords}, layouts
 
 
 def _times(text: str) -> Array:
@@ -195,6 +207,17 @@ def _join(group: Sequence[_Source], layouts: Mapping[Named, Axes]) -> Array:
                 raise InputError(f"{lost} values of {source.text} are too large for float32; scale")
         at = stop
     return joined
+
+
+def _refuse_lost_points(coords: Sequence[_Source], layouts: Mapping[Named, Axes]) -> None:
+    """Refuse points that differ in the files and fall together in single precision."""
+    if all(source.array.dtype.itemsize <= 4 for source in coords):
+        return
+    parts = [arrange(source.array, layouts[source.named]) for source in coords]
+    label = ", ".join(source.text for source in coords)
+    rows = zip(*parts, strict=True) if "b" in layouts[coords[0].named] else [parts]
+    for row in rows:
+        single(np.concatenate(row, -1), label)
 
 
 def _task(request: Request, timed: bool) -> Task:

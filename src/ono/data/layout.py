@@ -87,7 +87,7 @@ def find_layouts(
     problem = _Problem(distinct, said, mesh, times, channels or {}, several)
     found = list(problem.solve())
     if len(found) > 1:
-        likely = [layout for layout in found if all(map(_likely, layout, layout.values()))]
+        likely = [layout for layout in found if is_likely(layout)]
         found = likely if len(likely) == 1 else found
     if len(found) != 1:
         raise InputError(problem.question(found))
@@ -194,7 +194,7 @@ class _Problem:
             counts = dict.fromkeys(f"{array.role} {array.shape[0]}" for array in fields)
             start += f"; their first axes, usually samples, are {', '.join(sorted(counts))}"
         orders = itertools.islice(self.solve(any_order=True), 1000)
-        if likely := [one for one in orders if all(map(_likely, one, one.values()))]:
+        if likely := [one for one in orders if is_likely(one)]:
             return f"{start}; if axes are in another order, say so: {_options(likely)}"
         cloud = not any(array.role == "coords" for array in self.arrays)
         return f"{start}; a cloud needs --coords" if cloud else start
@@ -229,6 +229,11 @@ def _agreeing(
                 yield layout
 
 
+def is_likely(layout: Mapping[Named, Axes]) -> bool:
+    """Tell whether all channels are few and all axes of space long."""
+    return all(map(_likely, layout, layout.values()))
+
+
 def _likely(array: Named, axes: Axes) -> bool:
     """Tell whether a short last axis is channels and a long one is space."""
     if array.role in ("params", "weights", "coords"):
@@ -241,9 +246,11 @@ def _likely(array: Named, axes: Axes) -> bool:
 def _options(layouts: Iterable[Mapping[Named, Axes]]) -> str:
     """Write the most likely layouts as options."""
 
-    def doubt(layout: Mapping[Named, Axes]) -> tuple[int, int]:
+    def doubt(layout: Mapping[Named, Axes]) -> tuple[int, int, int]:
         unlikely = sum(not _likely(array, axes) for array, axes in layout.items())
-        return unlikely, sum("b" in axes and axes[0] != "b" for axes in layout.values())
+        samples_late = sum("b" in axes and axes[0] != "b" for axes in layout.values())
+        turned = sum(a.role == "coords" and list(x) != sorted(x) for a, x in layout.items())
+        return unlikely, samples_late, turned
 
     ranked = sorted(layouts, key=doubt)
     roles = [{a.role: " ".join(axes) for a, axes in layout.items()} for layout in ranked]

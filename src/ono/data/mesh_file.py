@@ -70,10 +70,19 @@ def open_mesh(path: Path) -> Any:
     except MemoryError:
         raise
     except (Exception, SystemExit) as error:  # a parser may meet anything in a damaged file
+        if _is_series(path):
+            raise InputError(
+                f"{path} is a series of times, and a mesh file is one sample: save each time as a "
+                "file of its own, or the whole series as arrays and import those with --times"
+            ) from None
         text = " ".join(said.getvalue().split()) if isinstance(error, SystemExit) else str(error)
         raise DataError(
             f"{path} cannot be read as a mesh: {text or type(error).__name__}"
         ) from None
+
+
+def _is_series(path: Path) -> bool:
+    return path.suffix.lower() == ".xdmf" and b"Temporal" in path.read_bytes()
 
 
 def _from_cells(path: Path, mesh: Any, name: str, blocks: Sequence[Cells], points: Array) -> Array:

@@ -1,8 +1,8 @@
 """Read a folder of mesh files, one sample each, into a draft of a dataset.
 
 Fields are taken by name from the data at points, else from the data on cells, which is averaged to
-points weighted by cell size. A third coordinate that is the same everywhere is dropped. Weights
-are the cells shared out to their nodes.
+points weighted by cell size. A coordinate that is the same everywhere is dropped. Weights are the
+cells shared out to their nodes.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ import numpy as np
 from ono.data.draft import Draft, FieldSource, MeshSource, Sources
 from ono.data.info import Array, ArrayName, Channel, Mesh, Scalar
 from ono.data.mesh_file import MeshFile, read_mesh
+from ono.data.placement import single
 from ono.data.table import read_table
 from ono.errors import InputError
 from ono.files import sha256
 
 SUFFIXES = (".vtu", ".vtk", ".msh", ".xdmf")
 COMPONENTS = "xyz"
+FLAT = 1e-12
+"""A coordinate that varies less than this part of the mesh is the same everywhere."""
 
 
 def mesh_files(folder: Path) -> list[Path]:
     """Return the mesh files of a folder in natural order: case2 before case10."""
     if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder of mesh files")
+        hint = f"; give the folder it lies in, {folder.parent}" if folder.is_file() else ""
+        raise InputError(f"{folder} is not a folder of mesh files{hint}")
     found = [path for path in folder.iterdir() if path.is_file()]
     files = [path for path in found if path.suffix.lower() in SUFFIXES]
     if not files:
@@ -103,19 +107,18 @@ def read_mesh_folder(
 
 
 def _columns(files: Sequence[MeshFile]) -> tuple[tuple[int, ...], list[str]]:
-    """Return which coordinates to keep: all but a last one that never changes."""
+    """Return which coordinates to keep: all that change, be it on a plane x-z or y-z."""
     dims = {file.points.shape[1] for file in files}
     if len(dims) > 1:
         raise InputError(f"the files have points of {' and '.join(map(str, sorted(dims)))} numbers")
-    kept = dim = dims.pop()
-    while kept > 1:
-        ends = [file.points[:, kept - 1] for file in files]
-        if max(map(np.max, ends)) != min(map(np.min, ends)):
-            break
-        kept -= 1
-    dropped = ", ".join(COMPONENTS[kept:dim])
+    low = np.min([file.points.min(0) for file in files], 0)
+    high = np.max([file.points.max(0) for file in files], 0)
+    size = np.maximum((high - low).max(), np.maximum(abs(low), abs(high)))
+    still = high - low <= FLAT * size
+    kept = tuple(np.flatnonzero(~still).tolist()) or (0,)
+    dropped = ", ".join(COMPONENTS[k] for k in range(dims.pop()) if k not in kept)
     notes = [f"coordinate {dropped} is the same everywhere: dropped"] if dropped else []
-    return tuple(range(kept)), notes
+    return kept, notes
 
 
 def _params(
@@ -132,7 +135,9 @@ def _params(
 def _channels(
     files: Sequence[MeshFile], names: Sequence[str], columns: tuple[int, ...]
 ) -> list[FieldSource]:
-    """Name the components of the fields; a third one that is zero on a plane mesh is left out."""
+    """Name the components of the fields; those of a vector that leave a plane mesh and are zero
+    are left out.
+    """
     sources = []
     for name in names:
         counts = {file.fields[name].shape[1]: file.path.name for file in reversed(files)}
@@ -141,18 +146,20 @@ def _channels(
             if len(seen) > 1:
                 told = ", ".join(f"{value} in {file}" for value, file in seen.items())
                 raise InputError(f"the field {name!r} has different {what}: {told}")
-        count, dim = counts.popitem()[0], len(columns)
-        if count == 3 and dim < 3 and not any(f.fields[name][:, dim:].any() for f in files):
-            count = dim
+        count = counts.popitem()[0]
+        parts: Sequence[int] = range(count)
+        across = [k for k in parts if k not in columns]
+        if count == 3 and not any(file.fields[name][:, across].any() for file in files):
+            parts = columns
         vector = 1 < count <= 3
         sources += [
             FieldSource(
-                channel=name if count == 1 else f"{name}_{COMPONENTS[k] if vector else k}",
+                channel=name if len(parts) == 1 else f"{name}_{COMPONENTS[k] if vector else k}",
                 field=name,
                 component=k,
                 at=files[0].at[name],
             )
-            for k in range(count)
+            for k in parts
         ]
     return sources
 
@@ -176,7 +183,7 @@ def _assemble(
     shared = _same_points(files)
     ragged = len({len(file.points) for file in files}) > 1
     rows: dict[ArrayName, list[Array]] = {
-        "coords": [file.points[:, columns] for file in files],
+        "coords": [single(file.points[:, columns], str(file.path)) for file in files],
         "inputs": [pick(file, inputs) for file in files],
         "outputs": [pick(file, outputs) for file in files],
     }
@@ -184,6 +191,8 @@ def _assemble(
     if len(weights) == len(files):
         rows["weights"] = weights
         notes.append("quadrature weights from the cells")
+        if lone := sum(int(np.count_nonzero(own == 0)) for own in weights):
+            notes.append(f"{lone} points belong to no cell that has a size: they weigh nothing")
     elif weights:
         notes.append("no weights: some files have no cells of a known type")
     join = np.concatenate if ragged else np.stack

@@ -19,23 +19,38 @@ from ono.errors import DataError
 from ono.files import replacing
 
 ADDED = "_predicted"
+FORMATS = {".vtu": "vtu", ".vtk": "vtk", ".msh": "gmsh22", ".xdmf": "xdmf"}
+"""What meshio calls the formats; left to itself it takes .msh for ANSYS, which has no data."""
 
 
-def as_fields(values: Array, sources: Sequence[FieldSource]) -> dict[str, Array]:
+def as_fields(
+    values: Array, sources: Sequence[FieldSource], known: Sequence[FieldSource] | None = None
+) -> dict[str, Array]:
     """Return channels [points channels] as the fields of a file, vectors put together again.
+
+    `known` are all channels the fields had when they were imported. Where some are not among
+    `sources` there is no vector to put together, and each component goes by its channel's name.
 
     >>> parts = [FieldSource(channel=f"v_{x}", field="v", component=k, at="point")
     ...          for k, x in enumerate("xy")]
     >>> as_fields(np.ones((5, 2)), parts)["v"].shape
     (5, 3)
+    >>> list(as_fields(np.ones((5, 1)), parts[1:], parts))
+    ['v_y']
     """
     fields: dict[str, Array] = {}
     for name in dict.fromkeys(source.field for source in sources):
-        own = [k for k, source in enumerate(sources) if source.field == name]
-        field = values[:, own]
-        if len(own) == 2:  # viewers draw arrows for three components only
-            field = np.pad(field, ((0, 0), (0, 1)))
-        fields[name] = field[:, 0] if len(own) == 1 else field
+        own = [(k, source) for k, source in enumerate(sources) if source.field == name]
+        whole = sum(source.field == name for source in (sources if known is None else known))
+        if len(own) < whole:
+            fields |= {source.channel: values[:, k] for k, source in own}
+        elif whole == 1:
+            fields[name] = values[:, own[0][0]]
+        else:  # viewers draw arrows for three components only
+            last = max(source.component for _, source in own)
+            fields[name] = np.zeros((len(values), max(3, last + 1)), values.dtype)
+            for k, source in own:
+                fields[name][:, source.component] = values[:, k]
     return fields
 
 
@@ -50,11 +65,12 @@ def write_fields(source: Path, out: Path, fields: Mapping[str, Array]) -> None:
             )
         mesh.point_data[f"{name}{ADDED}"] = np.asarray(values, np.float64)
     meshio: Any = importlib.import_module("meshio")
-    kind = meshio.extension_to_filetypes[source.suffix.lower()][0]
+    kind = FORMATS[source.suffix.lower()]
     options = {"data_format": "XML"} if kind == "xdmf" else {}
     with explain_os_errors(out), replacing(out) as aside:
         try:
-            with contextlib.redirect_stdout(io.StringIO()):
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
                 meshio.write(aside, mesh, file_format=kind, **options)
         except OSError:
             raise

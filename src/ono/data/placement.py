@@ -63,6 +63,41 @@ def place_points(
     return Points(mesh, flat, (*notes, *told))
 
 
+def single(points: Array, label: str) -> Array:
+    """Return points [*shape dim] in single precision; refuse to let them fall onto each other.
+
+    Points nearer than 1e-9 of the extent count as one: both sides of a cut differ by rounding. In
+    a long list some fall together by chance, which does no harm.
+
+    >>> single(np.array([[0.0], [0.5]]), "line").dtype.name
+    'float32'
+    """
+    with np.errstate(over="ignore"):
+        rounded = points.astype(np.float32)
+    if not np.isfinite(points).all() or (rounded == points).all():
+        return rounded
+    flat, short = (a.reshape(-1, points.shape[-1]).astype(np.float64) for a in (points, rounded))
+    spans = np.ptp(flat, axis=0)
+    fine = 1e-9 * spans.max()
+    if fine == 0:
+        return rounded
+    before, after = _distinct(np.round((flat - flat.min(0)) / fine)), _distinct(short)
+    moved = np.abs(short - flat).max(0)
+    if after < 0.99 * before or ((spans > fine) & (moved > 1e-3 * spans)).any():
+        raise InputError(
+            f"{label}: in single precision {before} different points become {after}, moved by up "
+            f"to {moved.max():.3g}: numbers as large as {np.abs(flat).max():.7g} leave no digits "
+            f"for a mesh of size {spans.max():.4g}; subtract an offset from the coords, or scale "
+            "them"
+        )
+    return rounded
+
+
+def _distinct(points: Array) -> int:
+    ordered = points[np.lexsort(points.T)]
+    return 1 + int((ordered[1:] != ordered[:-1]).any(1).sum())
+
+
 def _kind(
     coords: Array,
     shape: tuple[int, ...] | None,

@@ -151,12 +151,19 @@ class Dataset:
         points = "ragged" if self.offsets is not None else f"{self.coords.shape[-2]} points"
         owner = "shared by all samples" if info.mesh.shared else "one per sample"
         size = " x ".join(map(str, info.mesh.shape)) if info.mesh.shape else points
+        sometimes, times = {}, self.times
+        if info.params:
+            sometimes["params"] = _listed(info.params)
+        if times is not None:
+            sometimes["times"] = f"{len(times)}, from {times[0]:.4g} to {times[-1]:.4g}"
         return {
             "mesh": f"{info.mesh.kind} {size}, {owner}",
-            "inputs": ", ".join(f"{channel.name} [{channel.unit}]" for channel in info.inputs),
-            "outputs": ", ".join(f"{channel.name} [{channel.unit}]" for channel in info.outputs),
+            "inputs": _listed(info.inputs),
+            "outputs": _listed(info.outputs),
+            **sometimes,
             "splits": ", ".join(f"{k} {stop - start}" for k, (start, stop) in info.splits.items()),
-            "made by": f"{source.maker} {source.size}, seed {source.seed}",
+            "made by": f"{source.maker} {source.size}".strip()
+            + ("" if source.seed is None else f", seed {source.seed}"),
             "note": source.note,
             "size": f"{sum(file.bytes for file in info.files.values()) / 1e6:.1f} MB",
             "sha256": self.sha256,
@@ -239,6 +246,10 @@ def explain_os_errors(path: Path) -> Iterator[None]:
         raise OnoError(
             f"writing to {path} failed: {reason}; solve that, then run the same command again"
         ) from error
+
+
+def _listed(channels: Iterable[Channel]) -> str:
+    return ", ".join(f"{channel.name} [{channel.unit}]" for channel in channels)
 
 
 def _read_info(path: Path) -> Info:

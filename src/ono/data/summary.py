@@ -24,8 +24,7 @@ def describe(dataset: Dataset) -> list[str]:
     unused = f", {info.samples - used} not used" if used < info.samples else ""
     lines.append(f"samples: {info.samples} ({splits}{unused})")
     if dataset.times is not None:
-        times = dataset.times
-        lines.append(f"times: {len(times)}, from {times[0]:.4g} to {times[-1]:.4g}")
+        lines.append(f"times: {summary['times']}")
     dims = tuple(Channel(name="xyz"[k] if k < 3 else f"x{k}") for k in range(info.mesh.dim))
     groups: dict[ArrayName, tuple[Channel, ...]] = {
         "coords": dims,
@@ -43,9 +42,14 @@ def describe(dataset: Dataset) -> list[str]:
             lines.append(f"  {channel.name}{unit}: {low:.4g} to {high:.4g}")
     if dataset.weights is not None:
         lines.append(f"weights: {list(dataset.weights.shape)}")
-    lines += [f"{key} from {value}" for key, value in info.provenance.settings.items()]
-    lines += [f"note: {note}" for note in info.provenance.note.split("; ") if note]
-    return lines
+    return lines + origins(dataset)
+
+
+def origins(dataset: Dataset) -> list[str]:
+    """Return which file and which axes became what, and what was decided on the way."""
+    source = dataset.info.provenance
+    lines = [f"{key} from {value}" for key, value in source.settings.items()]
+    return lines + [f"note: {note}" for note in source.note.split("; ") if note]
 
 
 def _ranges(array: Array) -> list[tuple[float, float]]:

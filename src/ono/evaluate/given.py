@@ -1,4 +1,4 @@
-"""What a user gives to a prediction, as tensors: points, coordinates, weights, frames, times.
+"""What a user gives to a prediction, as tensors: values, frames, times, and where they lie.
 
 Every mistake in it becomes a ShapeError that says what was expected.
 """
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ono.data.batches import float_tensor
 from ono.data.info import Array, Channel
-from ono.domain import Domain, trapezoidal
+from ono.domain import Domain
 from ono.errors import ShapeError
+from ono.evaluate.given_points import as_coords, as_weights, flat_coords, mesh_shape
 from ono.evaluate.operator import Operator
-from ono.nn.interpolation import is_uniform
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,17 @@ class Given:
         frames = None if self.frames is None else float_tensor(self.frames[part]).to(device)
         return Domain(rows(self.place), self.grid, weights), values, frames
 
+    @property
+    def bare(self) -> bool:
+        """Whether values came as a grid without an axis of channels."""
+        return self.grid is not None and self.layout[self.lead :] == self.grid
+
     def like(self, made: Array) -> Array:
-        """Return predictions as a grid if that was given, with or without an axis of channels."""
+        """Return predictions as a grid if that was given."""
         grid = self.grid
         if grid is None or self.layout[self.lead : self.lead + len(grid)] != grid:
             return made
-        made = made.reshape(*made.shape[:-2], *grid, made.shape[-1])
-        without = len(self.layout) == self.lead + len(grid) and made.shape[-1] == 1
-        return made[..., 0] if without else made
+        return made.reshape(*made.shape[:-2], *grid, made.shape[-1])
 
 
 def understand(
@@ -69,6 +72,8 @@ def understand(
 ) -> Given:
     """Find out what the arrays are: points or a grid, and whether they fit the operator."""
     frames: Array | None = None
+    first = inputs if history is None else history[:, 0] if history.ndim > 2 else None
+    coords, mesh = flat_coords(operator, coords, first)
     if history is not None:
         layout, lead = history.shape, 2
         grid, frames = _as_frames(operator, history, coords)
@@ -82,7 +87,9 @@ def understand(
                 f"{list(values.shape)} and {list(frames.shape)}"
             )
     else:
-        inputs = _no_inputs(operator, coords, params) if inputs is None else inputs
+        if inputs is None:
+            inputs = _no_inputs(operator, coords, params)
+            inputs = inputs if mesh is None else inputs.reshape(len(inputs), *mesh, 0)
         layout, lead = inputs.shape, 1
         grid, values = _as_points(operator, inputs, coords)
     values = _with_params(operator, values, params)
@@ -90,9 +97,11 @@ def understand(
         if array is not None and not np.isfinite(array).all():
             bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1))
             raise ShapeError(f"{name} hold NaN or infinite values in samples {bad[:10].tolist()}")
-    place = _as_coords(operator, coords, grid, values)
-    grid = _mesh_shape(operator, place) if grid is None else grid
-    measure = _as_weights(operator, weights, grid, values)
+    if grid is not None and mesh is not None and grid != mesh:
+        raise ShapeError(f"values lie on a mesh of shape {grid}, coords on one of shape {mesh}")
+    place = as_coords(operator, coords, grid, values)
+    grid = grid or mesh or mesh_shape(operator, place)
+    measure = as_weights(operator, weights, grid, values)
     return Given(values, frames, place, measure, grid, layout, lead)
 
 
@@ -156,17 +165,17 @@ def _as_points(
     named: tuple[Channel, ...] | None = None,
     what: str = "inputs",
 ) -> tuple[tuple[int, ...] | None, Array]:
-    named = operator.card.inputs if named is None else named
-    dim, channels = operator.card.mesh.dim, len(named)
+    named, mesh = operator.card.inputs if named is None else named, operator.card.mesh
+    dim, channels = mesh.dim, len(named)
     if inputs.dtype.kind not in "fiub":
         raise ShapeError(f"{what} must be numbers, got {inputs.dtype}")
     if inputs.size == 0 and (channels > 0 or 0 in inputs.shape[:-1]):
         raise ShapeError(f"{what} are empty, got {list(inputs.shape)}")
-    if operator.card.mesh.kind == "structured" and coords is None:
+    if mesh.kind == "structured" and coords is None:
         raise ShapeError(
             "this operator works on curved meshes: give coords as [samples points dim]"
         )
-    if operator.card.mesh.kind == "grid" and coords is None:
+    if mesh.kind == "grid" and coords is None:
         # Points first: in two dimensions [samples points 1] has the rank of a grid of one channel.
         if inputs.ndim == 3 and inputs.shape[-1] == channels:
             for grid in _likely_grids(operator, inputs.shape[1]):
@@ -178,10 +187,17 @@ def _as_points(
             return grid, inputs.reshape(len(inputs), math.prod(grid), channels)
     elif inputs.ndim == 3 and inputs.shape[-1] == channels:
         return None, inputs
+    elif coords is not None and mesh.kind == "structured" and mesh.shape is not None:
+        grid, last = inputs.shape[1 : len(mesh.shape) + 1], inputs.shape[len(mesh.shape) + 1 :]
+        alone = channels == 1 and last == ()
+        if math.prod(grid) == coords.shape[-2] and (alone or last == (channels,)):
+            return grid, inputs.reshape(len(inputs), math.prod(grid), channels)
     names = ", ".join(channel.name for channel in named)
     layout = "[samples points channels]"
-    if operator.card.mesh.kind == "grid" and coords is None:
+    if mesh.kind == "grid" and coords is None:
         layout = f"[samples {' '.join('xyz'[:dim])} channels], or {layout} with coords"
+    elif mesh.shape is not None and mesh.kind == "structured":
+        layout += f" or [samples {' '.join('ijk'[: len(mesh.shape)])} channels]"
     raise ShapeError(
         f"{what} must be {layout} with {channels} channels ({names}), got {list(inputs.shape)}"
     )
@@ -192,64 +208,6 @@ def _likely_grids(operator: Operator, points: int) -> list[tuple[int, ...]]:
     dim = operator.card.mesh.dim
     guesses = (operator.card.resolution or (), (round(points ** (1 / dim)),) * dim)
     return [grid for grid in guesses if grid and math.prod(grid) == points]
-
-
-def _mesh_shape(operator: Operator, place: Tensor) -> tuple[int, ...] | None:
-    """Recognise the mesh of given coordinates, so that it is treated like one in training."""
-    if operator.card.mesh.kind != "grid":
-        shape = operator.card.resolution
-        return shape if shape and math.prod(shape) == place.shape[1] else None
-    step = operator.normaliser.coord_span.cpu() * 1e-5
-    axes = (place[0] / step).round().T
-    shape = tuple(len(axis.unique()) for axis in axes)
-    if math.prod(shape) != place.shape[1] or not is_uniform(Domain(place, shape)):
-        return None
-    return shape
-
-
-def _as_weights(
-    operator: Operator, weights: Array | None, grid: tuple[int, ...] | None, flat: Array
-) -> Tensor | None:
-    """Return the weights of the inner product as in training: given, trapezoidal or equal."""
-    mesh = operator.card.mesh
-    if weights is None:
-        if operator.card.weighted:
-            raise ShapeError(
-                "this operator was trained with quadrature weights: give weights as [points] or "
-                "[samples points]"
-            )
-        bounded = grid is not None and mesh.kind == "grid" and not mesh.periodic
-        return trapezoidal(grid)[None] if bounded and grid is not None else None
-    rows = weights if weights.ndim == 2 else weights[None]
-    if rows.ndim != 2 or rows.shape[1] != flat.shape[1] or len(rows) not in (1, len(flat)):
-        raise ShapeError(
-            f"weights must be [{flat.shape[1]}] or [{len(flat)} {flat.shape[1]}] to match the "
-            f"inputs, got {list(weights.shape)}"
-        )
-    if not np.isfinite(rows).all() or (rows < 0).any() or (rows.sum(1) <= 0).any():
-        raise ShapeError("weights must be finite, not negative, and positive somewhere")
-    return float_tensor(rows / rows.sum(1, keepdims=True))
-
-
-def _as_coords(
-    operator: Operator, coords: Array | None, grid: tuple[int, ...] | None, flat: Array
-) -> Tensor:
-    if coords is None:
-        if grid is None:
-            raise ShapeError("this operator works on scattered points: give coords as [points dim]")
-        normaliser = operator.normaliser
-        unit = Domain.grid(grid).coords
-        return unit * normaliser.coord_span.cpu() + normaliser.coord_low.cpu()
-    dim = operator.card.mesh.dim
-    place = coords if coords.ndim == 3 else coords[None]
-    if place.shape[1:] != (flat.shape[1], dim) or len(place) not in (1, len(flat)):
-        raise ShapeError(
-            f"coords must be [{flat.shape[1]} {dim}] or [{len(flat)} {flat.shape[1]} {dim}] to "
-            f"match the inputs, got {list(coords.shape)}"
-        )
-    if not np.isfinite(place).all():
-        raise ShapeError("coords hold NaN or infinite values")
-    return float_tensor(place)
 
 
 def as_queries(operator: Operator, points: Array) -> Tensor:

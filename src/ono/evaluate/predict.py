@@ -13,16 +13,27 @@ from ono.data.info import Array
 from ono.domain import Domain
 from ono.errors import ShapeError
 from ono.evaluate.given import as_queries, as_times, understand
+from ono.evaluate.given_points import box
 from ono.evaluate.operator import Operator
 from ono.evaluate.rollout import roll_out
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Predicted values, and how many of their points lie outside the box seen in training."""
+    """Predicted fields [samples ... channels].
 
-    values: Array
+    `bare` means that what was given had no axis of channels, `outside` is how many of the points
+    lie outside the box seen in training.
+    """
+
+    fields: Array
+    bare: bool
     outside: int
+
+    @property
+    def values(self) -> Array:
+        """The fields in the layout of what was given."""
+        return self.fields[..., 0] if self.bare and self.fields.shape[-1] == 1 else self.fields
 
 
 @torch.no_grad()
@@ -43,7 +54,8 @@ def predict(
     """Evaluate an operator on arrays and return an array of the same layout.
 
     `inputs` is [samples points channels], or on a grid [samples nx ny ... (channels)]; without
-    `coords` ([points dim] or [samples points dim]) a grid fills the box of the training data. An
+    `coords` ([points dim] or [samples points dim]) a grid fills the box of the training data. On a
+    structured mesh both may have its axes in the place of points. An
     operator whose output depends on the geometry alone needs no inputs; one that was trained with
     quadrature weights needs them too, [points] or [samples points], and one that knows numbers of
     a whole sample needs `params` [samples numbers].
@@ -75,9 +87,9 @@ def predict(
             made = operator.at(domain, values, where, time=time, chunk=chunk)
         results.append(made.cpu().numpy())
     made_all = np.concatenate(results)
-    if query is None:
-        made_all = given.like(made_all)
-    return Prediction(made_all, _outside(operator, given.place if wanted is None else wanted))
+    if wanted is not None:
+        return Prediction(made_all, False, _outside(operator, wanted))
+    return Prediction(given.like(made_all), given.bare, _outside(operator, given.place))
 
 
 def _refuse_other_tasks(operator: Operator, **given: object) -> None:
@@ -94,11 +106,9 @@ def _refuse_other_tasks(operator: Operator, **given: object) -> None:
         )
 
 
-def _outside(operator: Operator, points: Tensor | None) -> int:
-    if points is None:
-        return 0
-    normaliser = operator.normaliser
-    unit = (points.to(normaliser.coord_low) - normaliser.coord_low) / normaliser.coord_span
+def _outside(operator: Operator, points: Tensor) -> int:
+    low, span = box(operator)
+    unit = (points.to(low) - low) / span
     slack = 1e-5
     return int(((unit < -slack) | (unit > 1 + slack)).any(-1).sum())
 

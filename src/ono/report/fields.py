@@ -24,6 +24,8 @@ SMALL = 8.0
 """Points of the letters in a figure that are not headings."""
 
 _SHARP_NODES = 128
+_FAR = 30
+"""Cells that are so many times larger than a mesh's small ones are not drawn."""
 _KEY_GAP, _KEY_WIDTH = 0.05, 0.07
 
 
@@ -45,7 +47,9 @@ class Place:
         """Height over width of the drawing, kept within reason."""
         if self.dim == 1:
             return 0.75
-        coords, _, _ = flatten(self, self.coords[:, 0])
+        coords, _, shape = flatten(self, self.coords[:, 0])
+        if self.kind == "structured" and shape is not None:
+            coords = _focus(np.asarray(coords, np.float64).reshape(*shape, 2))
         width, height = np.ptp(_finite_rows(coords), axis=0)
         return float(np.clip(height / width, 0.4, 1.6)) if width > 0 and height > 0 else 1.0
 
@@ -121,6 +125,10 @@ def draw(axes: Axes, place: Place, values: Array, scale: Scale) -> ScalarMappabl
         x, y = np.moveaxis(np.asarray(coords, np.float64).reshape(*shape, 2), -1, 0)
         cells = values.reshape(shape)
         drawn = axes.pcolormesh(x, y, cells, shading="gouraud", rasterized=True, **limits)
+        coords = _focus(np.asarray(coords, np.float64).reshape(*shape, 2))
+        low, high = coords.min(0), coords.max(0)
+        axes.set_xlim(low[0], high[0])
+        axes.set_ylim(low[1], high[1])
     spans = np.ptp(_finite_rows(coords), axis=0)
     long = spans.min() <= 0 or spans.max() / spans.min() > 4
     axes.set_aspect("auto" if long else "equal")
@@ -190,6 +198,24 @@ def drawable(text: str, longest: int = 32) -> str:
 @cache
 def _letters() -> frozenset[int]:
     return frozenset(get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap())
+
+
+def _focus(nodes: Array) -> Array:
+    """Return corners of what is worth seeing: all of a mesh, or where its small cells are.
+
+    A mesh that reaches far beyond a body has its smallest cells around the body.
+    """
+    along = np.linalg.norm(np.diff(nodes, axis=0), axis=-1)[:, :-1]
+    across = np.linalg.norm(np.diff(nodes, axis=1), axis=-1)[:-1]
+    size = np.maximum(along, across)
+    small = float(np.nanquantile(size, 0.25)) if size.size else 0.0
+    points = nodes.reshape(-1, 2)
+    points = points[np.isfinite(points).all(1)]
+    if size.size and np.nanmax(size) > _FAR * small > 0:
+        points = nodes[:-1, :-1][size <= small]
+        room = 0.1 * np.ptp(points, axis=0)
+        return np.stack((points.min(0) - room, points.max(0) + room))
+    return points
 
 
 def _raster(nodes: Array, values: Array) -> tuple[Array, tuple[float, float, float, float]]:

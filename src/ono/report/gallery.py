@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -17,7 +18,7 @@ from ono.report.series import chosen_frames
 _SHOWN_CHANNELS = 3
 _SHOWN_BESIDE_FRAMES = 1
 _SHOWN_PARAMS = 2
-_LEFT, _TOP = 0.3, 0.35
+_LEFT, _TOP, _FOOT = 0.3, 0.35, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,13 @@ def gallery(dataset: Dataset, rows: Sequence[int]) -> Figure:
     channel: frames from the first time to the last, in the same colours.
     """
     samples = [_stored(dataset, row) for row in rows]
-    return _steady(dataset, samples) if dataset.times is None else _moving(dataset, samples)
+    figure = _steady(dataset, samples) if dataset.times is None else _moving(dataset, samples)
+    beside = _SHOWN_CHANNELS if dataset.times is None else _SHOWN_BESIDE_FRAMES
+    if told := _left_out(dataset, samples, beside):
+        inches = figure.get_figwidth(), figure.get_figheight()
+        at = _LEFT / inches[0], 0.4 * _FOOT / inches[1]
+        figure.text(*at, drawable(told, 200), fontsize=SMALL, color=MUTED, parse_math=False)
+    return figure
 
 
 def _steady(dataset: Dataset, samples: Sequence[_Stored]) -> Figure:
@@ -46,7 +53,8 @@ def _steady(dataset: Dataset, samples: Sequence[_Stored]) -> Figure:
     names = [title_of(channel) for channel in (*inputs, *outputs)]
     lefts, panel = columns([True] * len(names), left=_LEFT)
     height = panel * _tallest(samples)
-    figure = blank_page(lefts[-1] + panel + KEY_ROOM, _TOP + len(samples) * (height + GAP))
+    tall = _TOP + len(samples) * (height + GAP) + _FOOT
+    figure = blank_page(lefts[-1] + panel + KEY_ROOM, tall)
     for line, sample in enumerate(samples):
         top = _TOP + line * (height + GAP)
         fields = [*sample.inputs.T[: len(inputs)], *sample.outputs[0].T[: len(outputs)]]
@@ -70,7 +78,7 @@ def _moving(dataset: Dataset, samples: Sequence[_Stored]) -> Figure:
     lefts, panel = columns(keyed, left=_LEFT + (0.25 if inputs else 0.0))
     height = panel * _tallest(samples)
     lines = len(samples) * len(outputs)
-    figure = blank_page(lefts[-1] + panel + KEY_ROOM, _TOP + lines * (height + GAP))
+    figure = blank_page(lefts[-1] + panel + KEY_ROOM, _TOP + lines * (height + GAP) + _FOOT)
     for line in range(lines):
         sample, channel = samples[line // len(outputs)], line % len(outputs)
         top = _TOP + line * (height + GAP)
@@ -93,6 +101,36 @@ def _moving(dataset: Dataset, samples: Sequence[_Stored]) -> Figure:
                 _label(axes, name if inputs else f"{sample.label}: {name}")
         key(figure, axes, drawn, scale)
     return figure
+
+
+def _left_out(dataset: Dataset, samples: Sequence[_Stored], inputs: int) -> str:
+    """Say what a picture does not show: channels, params, all of a volume but one slice."""
+    info = dataset.info
+    told = [
+        f"{most} of {len(channels)} {name}"
+        for name, channels, most in (
+            ("inputs", info.inputs, inputs),
+            ("outputs", info.outputs, _SHOWN_CHANNELS),
+            ("params", info.params, _SHOWN_PARAMS),
+        )
+        if len(channels) > most
+    ]
+    if samples and info.mesh.shape is not None and len(info.mesh.shape) == 3:
+        told.append(_slice(samples[0].place, info.mesh.shape))
+    return "; ".join(told)
+
+
+def _slice(place: Place, shape: tuple[int, ...]) -> str:
+    """Name the slice of a volume that is drawn, by its place where it is a plane.
+
+    >>> axes = np.meshgrid([0.0, 1], [0.0, 1], [0.0, 2, 4], indexing="ij")
+    >>> _slice(Place(np.stack(axes, -1).reshape(-1, 3), "grid", (2, 2, 3)), (2, 2, 3))
+    'slice 2 of 3, z = 2'
+    """
+    middle = shape[2] // 2
+    heights = place.coords.reshape(*shape, -1)[:, :, middle, 2]
+    flat = np.ptp(heights) <= 1e-5 * max(np.ptp(place.coords[:, 2]), 1e-300)
+    return f"slice {middle + 1} of {shape[2]}" + (f", z = {heights[0, 0]:.4g}" if flat else "")
 
 
 def _stored(dataset: Dataset, row: int) -> _Stored:

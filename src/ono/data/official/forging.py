@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -23,6 +23,7 @@ SHAPE = (101, 31)
 FRAMES = 20
 
 Pairing = Literal["by-x", "released"]
+PAIRINGS: tuple[Pairing, ...] = get_args(Pairing)
 
 
 def open_plasticity(

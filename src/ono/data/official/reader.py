@@ -74,7 +74,8 @@ def read_official(
         published = openers[benchmark](files, stack)
         choice = choose(benchmark, published.counts, validation)
         digests, doubts = hashes(benchmark, files)
-        doubts += [*count_warnings(benchmark, published.counts), *published.warnings]
+        names = [path.name for path in files.values()]
+        doubts += [*count_warnings(benchmark, published.counts, names), *published.warnings]
         if warnings is not None:
             warnings += doubts
         plan = BENCHMARKS[benchmark].plan("full", None, 0)

@@ -102,11 +102,15 @@ def _divide(benchmark: str, counts: Sequence[int]) -> Mapping[Split, Array]:
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
-def count_warnings(benchmark: str, counts: Sequence[int]) -> list[str]:
-    """Say where a file has fewer or more samples than the published one."""
+def count_warnings(benchmark: str, counts: Sequence[int], names: Sequence[str]) -> list[str]:
+    """Say where a file has fewer or more samples than the published one; `names` are the files'.
+
+    A benchmark whose samples lie in one file, or are spread over several, has one count.
+    """
     usual = [sum(published.values()) for published in PUBLISHED[benchmark]]
+    places = names if len(names) == len(usual) else [", ".join(names)]
     return [
-        f"{count} samples where {expected} were published: splits in the same proportions"
-        for count, expected in zip(counts, usual, strict=True)
+        f"{place}: {count} samples where {expected} were published: splits in the same proportions"
+        for place, count, expected in zip(places, counts, usual, strict=True)
         if count != expected
     ]

@@ -1,0 +1,33 @@
+"""Options that several verbs judge alike."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from ono.errors import InputError, nearest
+
+Word = TypeVar("Word", bound=str)
+
+
+def refuse(why: str, **options: object) -> None:
+    """Refuse options that were given and would be ignored.
+
+    >>> refuse("there is no dry run", preview=None, names=[])
+    """
+    for option, value in options.items():
+        if value is not None and value != []:
+            raise InputError(f"--{option} is of no use here: {why}")
+
+
+def choice(option: str, value: str | None, known: tuple[Word, ...]) -> Word | None:
+    """Return the known word a user gave, if any.
+
+    >>> choice("mesh", "grid", ("grid", "cloud"))
+    'grid'
+    """
+    if value is None:
+        return None
+    for word in known:
+        if word == value:
+            return word
+    raise InputError(f"--{option} has no choice {value!r}; {nearest(value, known)}")

@@ -1,0 +1,189 @@
+"""Predictions for mesh files, written onto copies of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ono.data.batches import View
+from ono.data.draft import MeshFields, Sources
+from ono.data.info import Array
+from ono.data.mesh_file import read_mesh
+from ono.data.mesh_folder import mesh_files
+from ono.data.mesh_writer import as_fields, write_fields
+from ono.data.store import explain_os_errors
+from ono.errors import DataError, InputError
+from ono.evaluate.given import understand
+from ono.evaluate.given_params import read_params
+from ono.evaluate.operator import Operator
+from ono.evaluate.predict import predict
+from ono.evaluate.predict_data import predict_rows
+from ono.files import sha256
+
+Progress = Callable[[int, int], None]
+
+
+def predict_to_meshes(
+    operator: Operator, view: View, out: Path, progress: Progress | None = None
+) -> int:
+    """Write the predictions of a view onto copies of the mesh files it was imported from."""
+    sources = Sources.read(view.dataset.path)
+    if sources is None:
+        raise InputError(
+            f"{view.dataset.path} was not imported from mesh files; end --out in .npy, .npz, .mat "
+            "or .h5"
+        )
+    files = _source_files(view, sources)
+    write = _writer(operator, sources)
+    with _folder_beside(out, Path(sources.folder)):
+        for done, (row, field) in enumerate(predict_rows(operator, view), 1):
+            write(files[row], out, field)
+            if progress is not None:
+                progress(done, len(view))
+    return len(view)
+
+
+def predict_folder(
+    operator: Operator,
+    folder: Path,
+    out: Path,
+    *,
+    params: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> int:
+    """Predict on new mesh files and write them again with the predictions.
+
+    They need the fields that were inputs in training. Numbers of a sample come from tables, or
+    from the field data of the files. All files are read and judged before the first is written.
+    """
+    fields = operator.card.fields
+    if fields is None:
+        raise InputError("this operator was not trained on mesh files; give arrays with --inputs")
+    files = mesh_files(folder)
+    known = [channel.name for channel in operator.card.params]
+    numbers = read_params(known, params, [file.name for file in files])
+    own: Sequence[Array | None] = [None] * len(files) if numbers is None else list(numbers)
+    for file, row in zip(files, own, strict=True):
+        case = _read_case(operator, fields, file, row)
+        try:
+            understand(
+                operator,
+                case.inputs,
+                coords=case.coords,
+                weights=case.weights,
+                params=case.params,
+                history=None,
+            )
+        except InputError as error:
+            raise InputError(f"{file}: {error}") from None
+    write = _writer(operator, fields)
+    with _folder_beside(out, folder):
+        for done, (file, row) in enumerate(zip(files, own, strict=True), 1):
+            case = _read_case(operator, fields, file, row)
+            made = predict(
+                operator,
+                case.inputs,
+                coords=case.coords,
+                weights=case.weights,
+                params=case.params,
+            )
+            write(file, out, made.fields[0])
+            if progress is not None:
+                progress(done, len(files))
+    return len(files)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One mesh file as the arrays of a prediction."""
+
+    inputs: Array | None
+    coords: Array
+    weights: Array | None
+    params: Array | None
+
+
+def _read_case(operator: Operator, fields: MeshFields, file: Path, row: Array | None) -> _Case:
+    """Read a mesh file; `row` are its numbers, None if they are in its field data."""
+    known = [channel.name for channel in operator.card.params]
+    names = list(dict.fromkeys(source.field for source in fields.inputs))
+    mesh = read_mesh(file, names, known if row is None else ())
+    for source in fields.inputs:
+        if source.component >= mesh.fields[source.field].shape[1]:
+            raise InputError(
+                f"{file} has {source.field!r} with {mesh.fields[source.field].shape[1]} "
+                f"components; {source.channel} is component {source.component + 1}"
+            )
+    if max(fields.coordinates) >= mesh.points.shape[1]:
+        raise InputError(
+            f"{file} has points of {mesh.points.shape[1]} coordinates, in training they had "
+            f"{max(fields.coordinates) + 1} or more"
+        )
+    if operator.card.weighted and mesh.weights is None:
+        raise InputError(
+            f"{file} has no cells of a known type to weigh its points by, and this operator was "
+            "trained with quadrature weights; write the file with its cells"
+        )
+    inputs = [mesh.fields[source.field][:, source.component] for source in fields.inputs]
+    numbers = np.array([mesh.numbers[name] for name in known]) if row is None else row
+    return _Case(
+        np.stack(inputs, -1)[None] if inputs else None,
+        mesh.points[None, :, list(fields.coordinates)],
+        mesh.weights if operator.card.weighted else None,
+        numbers[None] if known else None,
+    )
+
+
+def _writer(operator: Operator, fields: MeshFields) -> Callable[[Path, Path, Array], None]:
+    """Return what writes predictions [points channels] onto a copy of a mesh file."""
+    chosen = [s for c in operator.card.outputs for s in fields.outputs if s.channel == c.name]
+
+    def write(file: Path, out: Path, made: Array) -> None:
+        write_fields(file, out / file.name, as_fields(made, chosen, fields.outputs))
+
+    return write
+
+
+def _source_files(view: View, sources: Sources) -> dict[int, Path]:
+    """Return the mesh file of every row of a view; refuse those that are gone or were changed."""
+    files = {}
+    for row in view.rows:
+        source = sources.rows[row]
+        file = Path(sources.folder) / source.file
+        if not file.is_file():
+            raise InputError(
+                f"{file} is gone, which row {row} of {view.dataset.path} was imported from; put it "
+                "back, give the folder it is in now with --from, or end --out in .npz"
+            )
+        if sha256(file) != source.sha256:
+            raise DataError(
+                f"{file} was changed since it was imported; restore it, predict on the folder with "
+                "--from, or end --out in .npz"
+            )
+        files[row] = file
+    return files
+
+
+@contextlib.contextmanager
+def _folder_beside(out: Path, meshes: Path) -> Iterator[None]:
+    """Make a folder for mesh files, which is not theirs; one that stays empty is removed."""
+    if out.resolve() == meshes.resolve():
+        raise InputError(f"{out} holds the meshes themselves; choose another --out")
+    if out.suffix and not out.is_dir():
+        raise InputError(
+            f"mesh files are written into a folder, and {out} looks like a file; choose a name "
+            f"without {out.suffix}"
+        )
+    existed = out.exists()
+    with explain_os_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if not existed and not any(out.iterdir()):
+            out.rmdir()
+        raise

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import tiny
+import typer
+from typer.testing import CliRunner, Result
+
+from ono.cli.predict import predict as command
+from ono.data.info import Array, Channel
+from ono.data.store import Dataset, write_dataset
+from ono.errors import InputError
+from ono.evaluate.operator import Operator
+from ono.evaluate.predict import predict
+from ono.train.loop import fit
+
+app = typer.Typer()
+app.command()(command)
+
+
+class Home:
+    """A run whose operator knows two numbers of a sample and predicts two fields."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        plain = tiny.dataset(folder / "plain")
+        random = np.random.default_rng(0)
+        self.params: Array = random.random((tiny.SAMPLES, 2)).astype(np.float32)
+        update = {
+            "params": (Channel(name="load"), Channel(name="angle")),
+            "outputs": (Channel(name="u"), Channel(name="file")),
+        }
+        both = np.concatenate((plain.outputs, plain.outputs * self.params[:, None, :1]), -1)
+        self.data = write_dataset(
+            folder / "data",
+            plain.info.model_copy(update=update),
+            {
+                "coords": plain.coords,
+                "inputs": plain.inputs,
+                "outputs": both,
+                "params": self.params,
+            },
+        )
+        fit(tiny.recipe(plain.path, epochs=1), folder / "simple")
+        fit(tiny.recipe(self.data.path, epochs=1), folder / "run")
+        self.operator = Operator.load(folder / "run")
+        np.save(folder / "a.npy", plain.inputs[16:].reshape(-1, tiny.SIDE, tiny.SIDE))
+        np.save(folder / "p.npy", self.params[16:])
+
+    def run(self, *arguments: object, name: str = "run") -> Result:
+        words = [str(self.folder / name), *map(str, arguments), "--device", "cpu"]
+        return CliRunner().invoke(app, words)
+
+    def refused(self, *arguments: object, name: str = "run") -> str:
+        result = self.run(*arguments, name=name)
+        assert isinstance(result.exception, InputError), result.output
+        return str(result.exception)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    return Home(tmp_path_factory.mktemp("command"))
+
+
+@pytest.mark.parametrize("header", ["load,angle", "angle,load", "angle,mass,load"])
+def test_columns_of_a_table_go_by_their_names(home: Home, tmp_path: Path, header: str) -> None:
+    columns = dict(zip(("load", "angle"), home.params[16:].T, strict=True))
+    rows = zip(*(columns.get(name, np.zeros(4)) for name in header.split(",")), strict=True)
+    text = "\n".join(",".join(repr(float(number)) for number in row) for row in rows)
+    (tmp_path / "p.csv").write_text(f"{header}\n{text}\n")
+    inputs = ("--inputs", home.folder / "a.npy", "--out", tmp_path / "made.npz")
+    result = home.run(*inputs, "--params", tmp_path / "p.csv")
+    assert result.exit_code == 0, result.exception
+    expected = predict(
+        home.operator, np.load(home.folder / "a.npy"), params=home.params[16:]
+    ).fields
+    with np.load(tmp_path / "made.npz") as made:
+        np.testing.assert_allclose(made["u"], expected[..., 0], rtol=1e-5)
+    (tmp_path / "p.csv").write_text(f"load,angel\n{text}\n" if header.count(",") == 1 else "x\n1\n")
+    assert "lacks" in home.refused(*inputs, "--params", tmp_path / "p.csv")
+
+
+def test_arrays_and_datasets_give_the_same_file(home: Home, tmp_path: Path) -> None:
+    arrays = ("--inputs", home.folder / "a.npy", "--params", home.folder / "p.npy")
+    for suffix in ("npz", "h5"):
+        one, two = tmp_path / f"one.{suffix}", tmp_path / f"two.{suffix}"
+        assert "shape [4 9 9]" in home.run(*arrays, "--out", one).output
+        assert "shape [4 9 9]" in home.run("--data", home.data.path, "--out", two).output
+        contents = []
+        for file in (one, two):
+            if suffix == "npz":
+                contents.append(dict(np.load(file)))
+            else:
+                with h5py.File(file) as stored:
+                    contents.append({key: stored[key][:] for key in stored})
+        assert set(contents[0]) == set(contents[1]) == {"u", "file"}
+        for name, values in contents[0].items():
+            np.testing.assert_allclose(values, contents[1][name], rtol=1e-4, atol=1e-6)
+    home.run(*arrays, "--out", tmp_path / "made.npy")
+    assert np.load(tmp_path / "made.npy").shape == (4, 9, 9, 2)
+
+
+def test_what_would_be_ignored_is_refused(home: Home, tmp_path: Path) -> None:
+    out = ("--out", tmp_path / "made.npz")
+    array, table = home.folder / "a.npy", home.folder / "p.npy"
+    for option, value in (
+        ("--params", table),
+        ("--steps", 3),
+        ("--inputs", array),
+        ("--times", array),
+        ("--chunk", 5),
+    ):
+        assert f"{option} is of no use here" in home.refused(
+            "--data", home.data.path, *out, option, value
+        )
+    new = ("--from", tmp_path, *out)
+    assert "--steps is of no use here" in home.refused(*new, "--steps", 3)
+    assert "--split is of no use here" in home.refused(*new, "--split", "train")
+    assert "--inputs is of no use here" in home.refused(*new, "--inputs", array)
+    assert "--split is of no use here" in home.refused("--inputs", array, *out, "--split", "test")
+    assert "--chunk is of no use here" in home.refused("--inputs", array, *out, "--chunk", 5)
+    assert "one of the three" in home.refused("--from", tmp_path, "--data", tmp_path, *out)
+    for text in (table, tmp_path / "some.csv"):
+        message = home.refused("--inputs", array, *out, "--params", text, name="simple")
+        assert "trained without params" in message
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_split_of_a_dataset(home: Home, tmp_path: Path) -> None:
+    result = home.run("--data", home.data.path, "--split", "train", "--out", tmp_path / "m.npz")
+    assert "12 samples" in result.output, result.exception
+
+
+def test_numbers_from_a_table_and_an_array_together(home: Home, tmp_path: Path) -> None:
+    text = "\n".join(repr(float(number)) for number in home.params[16:, 1])
+    (tmp_path / "angle.csv").write_text(f"angle\n{text}\n")
+    np.save(tmp_path / "load.npy", home.params[16:, 0])
+    common = ("--inputs", home.folder / "a.npy", "--params", tmp_path / "angle.csv", "--params")
+    result = home.run(*common, tmp_path / "load.npy", "--out", tmp_path / "m.npz")
+    assert result.exit_code == 0, result.exception
+    values = np.load(home.folder / "a.npy")
+    expected = predict(home.operator, values, params=home.params[16:]).fields
+    with np.load(tmp_path / "m.npz") as made:
+        np.testing.assert_allclose(made["u"], expected[..., 0], rtol=1e-5)
+    out = ("--out", tmp_path / "m.npz")
+    assert "2 columns without a name for load" in home.refused(*common, home.folder / "p.npy", *out)
+    np.save(tmp_path / "load.npy", home.params[:3, 0])
+    assert "every sample needs its numbers" in home.refused(*common, tmp_path / "load.npy", *out)
+
+
+def test_a_dataset_tells_its_params(home: Home) -> None:
+    summary = Dataset.open(home.data.path).summary()
+    assert summary["params"] == "load [1], angle [1]"
+    assert summary["made by"] == "tests, seed 0"
