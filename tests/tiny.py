@@ -69,6 +69,25 @@ def dataset(
     return write_dataset(path, info, arrays)  # type: ignore[arg-type]
 
 
+def cloud(path: Path) -> Dataset:
+    """Write a load at points of their own in each sample, and twice of it as the answer."""
+    random = np.random.default_rng(0)
+    coords = random.standard_normal((SAMPLES, 40, 2)).astype(np.float32) ** 3
+    load = np.cos(coords.sum(-1, keepdims=True)) * random.random((SAMPLES, 1, 1))
+    info = Info(
+        name="cloud",
+        task="steady",
+        mesh=Mesh(kind="cloud", dim=2, shared=False),
+        inputs=(Channel(name="load", unit="N"),),
+        outputs=(Channel(name="answer", unit="N"),),
+        samples=SAMPLES,
+        splits=SPLITS,
+        provenance=Provenance(maker="tests"),
+    )
+    load = load.astype(np.float32)
+    return write_dataset(path, info, {"coords": coords, "inputs": load, "outputs": 2 * load})
+
+
 def series(path: Path, task: Task = "rollout", *, frames: int = 6) -> Dataset:
     """Write heat flow: every mode of a random field decays at its own rate.
 

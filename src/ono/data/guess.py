@@ -65,7 +65,7 @@ class AffineGuess(nn.Module):
         output: Float[Tensor, "batch ... out"],
         placed: Domain,
         scaled: Float[Tensor, "batch points channels"],
-        clock: Float[Tensor, batch * time] | None = None,
+        clock: Float[Tensor, " batch *time"] | None = None,
     ) -> Float[Tensor, "batch ... out"]:
         """Return the guess plus the network's output, on the network's scale."""
         guess: Tensor = _features(placed, scaled) @ self.weight

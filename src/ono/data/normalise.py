@@ -10,7 +10,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ono.data.batches import Batch, real_points
+from ono.data.spread import Spread
 from ono.domain import Domain
+
+_CROWD = 1 << 16
+"""Points of a batch whose ranks are taken, when coordinates are spread."""
 
 
 class Normaliser(nn.Module):
@@ -35,9 +39,18 @@ class Normaliser(nn.Module):
     time_low: Tensor
     time_span: Tensor
 
-    def __init__(self, *, dim: int, in_channels: int, out_channels: int, history: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        dim: int,
+        in_channels: int,
+        out_channels: int,
+        history: int = 0,
+        spread: bool = False,
+    ) -> None:
         super().__init__()
         self.history = history
+        self.spread = Spread(dim) if spread else None
         self.register_buffer("input_mean", torch.zeros(in_channels))
         self.register_buffer("input_std", torch.ones(in_channels))
         self.register_buffer("output_mean", torch.zeros(out_channels))
@@ -52,7 +65,7 @@ class Normaliser(nn.Module):
         """Take means and deviations over all points of the given batches, in float64."""
         sums = {name: _Sums() for name in ("input", "output")}
         low = torch.full_like(self.coord_low, torch.inf)
-        high = -low
+        high, crowd = -low, []
         for batch in batches:
             mask = batch.domain.mask
             sums["input"].add(real_points(batch.values, mask))
@@ -66,6 +79,9 @@ class Normaliser(nn.Module):
             flat = real_points(batch.domain.coords, mask)
             low = torch.minimum(low, flat.amin(0).to(low))
             high = torch.maximum(high, flat.amax(0).to(high))
+            crowd.append(flat[:: max(1, len(flat) // _CROWD)])
+        if self.spread is not None:
+            self.spread.fit(torch.cat(crowd).to(low))
         for name, part in sums.items():
             mean, std = part.result()
             getattr(self, f"{name}_mean").copy_(mean)
@@ -75,7 +91,9 @@ class Normaliser(nn.Module):
         self.coord_span.copy_(torch.where(span > 0, span, torch.ones_like(span)))
 
     def place(self, domain: Domain) -> Domain:
-        """Return the domain with its coordinates in the unit box of the training data."""
+        """Return the domain with its coordinates in the unit box, scaled or spread."""
+        if self.spread is not None:
+            return replace(domain, coords=self.spread(domain.coords))
         return replace(domain, coords=(domain.coords - self.coord_low) / self.coord_span)
 
     def encode(
@@ -86,7 +104,7 @@ class Normaliser(nn.Module):
         std = torch.cat((self.input_std, self.output_std.repeat(self.history)))
         return (values - mean) / std
 
-    def clock(self, time: Float[Tensor, batch * time]) -> Float[Tensor, batch * time]:
+    def clock(self, time: Float[Tensor, " batch *time"]) -> Float[Tensor, " batch *time"]:
         """Return physical times on the scale where training spans 0 to 1."""
         return (time - self.time_low) / self.time_span
 

@@ -70,6 +70,8 @@ def window_for(dataset: Dataset, history: int | None = None) -> Window | None:
             )
         return None
     frames = len(dataset.times)
+    if frames < 2:
+        raise DataError(f"{dataset.path} has {frames} frame, a roll-out needs at least two")
     history = max(1, frames // 2) if history is None else history
     if history >= frames:
         raise DataError(

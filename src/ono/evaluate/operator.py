@@ -52,6 +52,7 @@ class Card(BaseModel, frozen=True, extra="forbid"):
     task: Task = "steady"
     history: int = 0
     guess: Literal["none", "affine"] = "none"
+    coords: Literal["box", "spread"] = "box"
     times: tuple[float, ...] = ()
     resolution: tuple[int, ...] | None = None
     weighted: bool = False
@@ -126,7 +127,11 @@ class Operator(nn.Module):
             timed=card.task == "timed",
         )
         self.normaliser = Normaliser(
-            dim=dim, in_channels=inputs, out_channels=outputs, history=card.history
+            dim=dim,
+            in_channels=inputs,
+            out_channels=outputs,
+            history=card.history,
+            spread=card.coords == "spread",
         )
         self.guess: AffineGuess | None = None
         if card.guess == "affine":

@@ -67,9 +67,7 @@ def look(
                 eigen = _eigenfunctions(operator, batch, place, layer)
     inputs = dataset.info.inputs
     if view.window is not None:
-        inputs = tuple(
-            c.model_copy(update={"name": f"{c.name}, last known"}) for c in view.outputs
-        )
+        inputs = tuple(c.model_copy(update={"name": f"{c.name}, last known"}) for c in view.outputs)
     return Pictures(split, inputs, view.outputs, tuple(samples), eigen, series)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ono.data.store import Dataset
+from ono.errors import DataError
 
 _STEPS = 4000
 """Training steps of a small recipe: some minutes on two CPU cores."""
@@ -20,6 +21,8 @@ def derive(path: Path | str, *, small: bool = False) -> dict[str, Any]:
     data = Dataset.open(path)
     info = data.info
     samples, frames = len(data.rows("train")), 1 if data.times is None else len(data.times)
+    if info.task == "rollout" and frames < 2:
+        raise DataError(f"{path} has {frames} frame, a roll-out needs at least two")
     history = max(1, frames // 2) if info.task == "rollout" else 0
     points = data.coords.shape[-2] // (1 if data.offsets is None else info.samples)
     batch = _batch(points * (frames - history), samples)

@@ -87,6 +87,10 @@ def cut(dataset: Dataset, recipe: Recipe) -> Views:
         "test": data.test,
     }
     rollout = recipe.rollout
+    if data.coords == "spread" and dataset.info.mesh.kind == "grid":
+        raise DataError(
+            f"data.coords is spread, but the points of {dataset.path} are an even grid; use box"
+        )
     if rollout is not None and dataset.info.task != "rollout":
         raise DataError(
             f"the recipe has a section rollout, but {dataset.path} is a {dataset.info.task} task; "
@@ -134,6 +138,7 @@ class _Training:
             model=recipe.model.name,
             config=recipe.model.config,
             guess=recipe.data.guess,
+            coords=recipe.data.coords,
             seed=recipe.seed,
             recipe_sha256=recipe.sha256,
             version=ono.__version__,

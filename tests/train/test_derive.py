@@ -1,0 +1,79 @@
+"""A recipe for data nobody wrote one for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+
+from ono.data.info import Array, ArrayName, Channel
+from ono.data.store import Dataset, write_dataset
+from ono.errors import DataError
+from ono.train.derive import derive
+from ono.train.loop import cut, fit
+from ono.train.recipe import Recipe
+
+
+def test_a_dataset_trains_without_a_recipe(tmp_path: Path) -> None:
+    data = tiny.dataset(tmp_path / "data")
+    small = ["model.width=16", "model.layers=2", "train.epochs=1", "model.eigen.functions=4"]
+    recipe = Recipe.load(data.path, small, small=True)
+    assert recipe.name == "tiny/ono"
+    assert np.isfinite(fit(recipe, tmp_path / "run").test)
+
+
+def test_a_small_recipe_is_smaller(tmp_path: Path) -> None:
+    data = tiny.dataset(tmp_path / "data")
+    small, large = Recipe.load(data.path, small=True), Recipe.load(data.path)
+    assert small.model.config.model_dump()["width"] < large.model.config.model_dump()["width"]
+    assert small.train.epochs <= large.train.epochs
+
+
+def test_the_task_decides(tmp_path: Path) -> None:
+    frames = derive(tiny.series(tmp_path / "frames").path)
+    assert frames["rollout"] == {"history": 3}
+    assert frames["data"]["guess"] == "affine"
+    timed = tiny.series(tmp_path / "timed", "timed")
+    assert "rollout" not in derive(timed.path)
+    assert cut(timed, Recipe.load(timed.path)).train.times is not None
+
+
+def changed(data: Dataset, path: Path, **changes: object) -> Dataset:
+    arrays: dict[ArrayName, Array] = {name: np.array(a) for name, a in data.arrays.items()}
+    info = data.info.model_copy(update={"files": {}, **changes})
+    if len(info.outputs) == 2:
+        arrays["outputs"] = np.concatenate((arrays["outputs"], 1e-3 * arrays["outputs"]), -1)
+    return write_dataset(path, info, arrays)
+
+
+def test_several_outputs_count_alike_and_a_mesh_is_told_of(tmp_path: Path) -> None:
+    data = tiny.dataset(tmp_path / "data")
+    outputs = (Channel(name="large"), Channel(name="small"))
+    mesh = data.info.mesh.model_copy(update={"kind": "structured"})
+    recipe = Recipe.load(changed(data, tmp_path / "two", outputs=outputs, mesh=mesh).path)
+    assert recipe.train.loss == "channels"
+    assert recipe.model.config.model_dump()["position"] == "mesh"
+
+
+def test_one_frame_is_no_series(tmp_path: Path) -> None:
+    data = tiny.series(tmp_path / "one", frames=1)
+    with pytest.raises(DataError, match="has 1 frame, a roll-out needs at least two"):
+        Recipe.load(data.path)
+
+
+def test_a_directory_without_data_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds no dataset\.json"):
+        Recipe.load(tmp_path)
+
+
+def test_deriving_does_not_load_torch(tmp_path: Path) -> None:
+    data = tiny.dataset(tmp_path / "data")
+    code = (
+        "import sys; from ono.train.recipe import Recipe; "
+        f"Recipe.load({str(data.path)!r}); sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
