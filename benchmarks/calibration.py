@@ -17,11 +17,12 @@ import ono
 from ono.data.batches import epoch_order, load, training_rows
 from ono.data.store import Dataset
 from ono.device import choose_device, describe_device
-from ono.evaluate.operator import Card, Operator
+from ono.evaluate.card import Card
+from ono.evaluate.operator import Operator
 from ono.evaluate.score import score
 from ono.models.ono import ONO
 from ono.nn.whitening import Whitening
-from ono.train.loop import cut
+from ono.train.prepare import cut
 from ono.train.recipe import Recipe
 from ono.train.run import commit
 from ono.train.step import Step

@@ -21,7 +21,8 @@ from ono.data.generate import make
 from ono.data.store import Dataset
 from ono.device import describe_device
 from ono.evaluate.metrics import relative_l2
-from ono.train.loop import cut, fit
+from ono.train.loop import fit
+from ono.train.prepare import cut
 from ono.train.recipe import Recipe
 
 

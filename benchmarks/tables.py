@@ -30,6 +30,7 @@ COLUMNS = {
         "commit",
     ),
     "validation": ("benchmark", "check", "measured", "bound"),
+    "foreign": ("kind", "import", "epochs", "trained in s", "test error"),
     "quick": ("benchmark", "epochs", "trained in s", "test error", "mean predictor"),
 }
 REGION = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.S)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ono.data.batches import Resident, Streamed, View, Window, epoch_order, in_order, load
+from ono.data.batches import Resident, Streamed, epoch_order, in_order, load
 from ono.data.normalise import Normaliser
 from ono.data.store import (
     Array,
@@ -23,6 +23,7 @@ from ono.data.store import (
     write_dataset,
 )
 from ono.data.task import resolutions, stride_for
+from ono.data.view import View, Window
 from ono.domain import trapezoidal
 from ono.errors import DataError
 

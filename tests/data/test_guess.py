@@ -10,13 +10,15 @@ import pytest
 import tiny
 import torch
 
-from ono.data.batches import Batch, View, Window, load
+from ono.data.batches import load
 from ono.data.guess import AffineGuess
 from ono.data.info import Task
 from ono.data.normalise import Normaliser
+from ono.data.view import Batch, View, Window
 from ono.domain import Domain
 from ono.evaluate.operator import Operator
-from ono.train.loop import cut, fit
+from ono.train.loop import fit
+from ono.train.prepare import cut
 from ono.train.recipe import Recipe
 
 CPU = torch.device("cpu")

@@ -15,7 +15,8 @@ from ono.data.spread import Spread
 from ono.errors import DataError
 from ono.evaluate.operator import Operator
 from ono.evaluate.predict import predict
-from ono.train.loop import cut, fit
+from ono.train.loop import fit
+from ono.train.prepare import cut
 from ono.train.recipe import Recipe
 
 

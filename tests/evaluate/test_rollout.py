@@ -10,7 +10,7 @@ import tiny
 import torch
 from torch import Tensor
 
-from ono.data.batches import Batch, View, Window
+from ono.data.view import Batch, View, Window
 from ono.data.windows import windows, with_history
 from ono.domain import Domain
 from ono.evaluate.rollout import roll_out

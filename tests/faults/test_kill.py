@@ -14,8 +14,9 @@ import tiny
 import torch
 
 import ono
-from ono.data.batches import View
-from ono.evaluate.operator import Card, Operator
+from ono.data.view import View
+from ono.evaluate.card import Card
+from ono.evaluate.operator import Operator
 from ono.train import checkpoint as checkpoints
 
 MOMENTS = 20

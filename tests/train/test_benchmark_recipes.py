@@ -12,7 +12,8 @@ from ono.data.benchmarks import BENCHMARKS, Benchmark
 from ono.data.generate import make
 from ono.report.html import write_report
 from ono.train.evaluations import Evaluator
-from ono.train.loop import cut, fit
+from ono.train.loop import fit
+from ono.train.prepare import cut
 from ono.train.recipe import Recipe, packaged_recipes
 
 SMALL = ("model.width=16", "model.layers=2", "train.epochs=1", "train.validate_every=1")

@@ -14,10 +14,11 @@ import tiny
 import torch
 
 import ono
-from ono.data.batches import View
 from ono.data.store import Dataset
+from ono.data.view import View
 from ono.errors import CheckpointError
-from ono.evaluate.operator import Card, Operator
+from ono.evaluate.card import Card
+from ono.evaluate.operator import Operator
 from ono.train import checkpoint as checkpoints
 
 

@@ -14,7 +14,8 @@ from ono.data.info import Array, ArrayName, Channel
 from ono.data.store import Dataset, write_dataset
 from ono.errors import DataError
 from ono.train.derive import derive
-from ono.train.loop import cut, fit
+from ono.train.loop import fit
+from ono.train.prepare import cut
 from ono.train.recipe import Recipe
 
 

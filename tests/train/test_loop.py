@@ -15,8 +15,9 @@ import tiny
 import torch
 from torch import Tensor
 
-from ono.data.batches import View, epoch_order
+from ono.data.batches import epoch_order
 from ono.data.store import Dataset
+from ono.data.view import View
 from ono.errors import (
     CheckpointError,
     DataError,

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 import ono
-from ono.data.batches import Batch, View, training_rows
+from ono.data.batches import training_rows
 from ono.data.store import Dataset
-from ono.evaluate.operator import Card, Operator
+from ono.data.view import Batch, View
+from ono.evaluate.card import Card
+from ono.evaluate.operator import Operator
 from ono.train.recipe import Recipe
 from ono.train.step import Step, sample_losses
 

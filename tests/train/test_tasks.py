@@ -21,7 +21,8 @@ from ono.evaluate.metrics import channel_errors, relative_l2
 from ono.evaluate.operator import Operator
 from ono.evaluate.score import score
 from ono.train.evaluations import Evaluator
-from ono.train.loop import cut, fit, resume
+from ono.train.loop import fit, resume
+from ono.train.prepare import cut
 from ono.train.recipe import Recipe
 from ono.train.state import Event
 from ono.train.step import some_times

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ono.data.batches import Batch, real_points
 from ono.data.normalise import Normaliser
+from ono.data.view import Batch, real_points
 from ono.data.windows import windows
 from ono.domain import Domain
 

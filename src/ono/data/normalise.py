@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ono.data.batches import Batch, real_points
 from ono.data.spread import Spread
+from ono.data.view import Batch, real_points
 from ono.domain import Domain
 
 _CROWD = 1 << 16

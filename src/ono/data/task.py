@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ono.data.batches import View, Window, real_points, training_rows
+from ono.data.batches import training_rows
 from ono.data.info import Split
 from ono.data.store import Dataset
+from ono.data.view import View, Window, real_points
 from ono.errors import DataError, nearest
 
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ono.data.batches import Batch
+from ono.data.view import Batch
 from ono.domain import Domain
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ono.data.batches import float_tensor
 from ono.data.info import Array, Channel
+from ono.data.view import float_tensor
 from ono.domain import Domain
 from ono.errors import ShapeError
 from ono.evaluate.given_points import as_coords, as_weights, flat_coords, mesh_shape

@@ -5,82 +5,39 @@ On disk it is two files, `model.safetensors` and `model.json`; nothing is pickle
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from ono.data.batches import Batch, Source, View, in_order
-from ono.data.draft import MeshFields, Sources
+from ono.data.batches import Source, in_order
 from ono.data.guess import AffineGuess
-from ono.data.info import Channel, Mesh, Task
 from ono.data.normalise import Normaliser
 from ono.data.store import Dataset
+from ono.data.view import Batch
 from ono.data.windows import windows
 from ono.domain import Domain
-from ono.errors import CheckpointError, nearest
+from ono.errors import CheckpointError
 from ono.evaluate.calibrate import Calibrated, Seen, calibrate
+from ono.evaluate.card import (
+    CARD_FILE,
+    WEIGHTS_FILE,
+    Card,
+    find_operator,
+    first_line,
+    read_card,
+    refuse_damaged,
+)
 from ono.evaluate.rollout import roll_out
-from ono.files import replacing, sha256, write_text
+from ono.files import replacing, write_text
 from ono.models.registry import MODELS, build
 from ono.nn.interpolation import interpolate
-
-FORMAT = 1
-WEIGHTS_FILE, CARD_FILE, MANIFEST = "model.safetensors", "model.json", "manifest.json"
-BEST = "best.json"
-
-
-class Card(BaseModel, frozen=True, extra="forbid"):
-    """What `model.json` says: enough to rebuild the network and to know what it means."""
-
-    format: int = FORMAT
-    model: str
-    config: dict[str, Any]
-    inputs: tuple[Channel, ...]
-    params: tuple[Channel, ...] = ()
-    outputs: tuple[Channel, ...]
-    mesh: Mesh
-    fields: MeshFields | None = None
-    task: Task = "steady"
-    history: int = 0
-    guess: Literal["none", "affine"] = "none"
-    coords: Literal["box", "spread"] = "box"
-    times: tuple[float, ...] = ()
-    resolution: tuple[int, ...] | None = None
-    weighted: bool = False
-    seed: int
-    dataset_sha256: str
-    recipe_sha256: str
-    version: str
-
-    @classmethod
-    def of(cls, view: View, *, model: str, config: BaseModel, **provenance: Any) -> Card:
-        """Describe an operator for the data of a view."""
-        info, sources = view.dataset.info, Sources.read(view.dataset.path)
-        return cls(
-            model=model,
-            config=config.model_dump(mode="json"),
-            inputs=info.inputs,
-            params=info.params,
-            outputs=view.outputs,
-            mesh=info.mesh,
-            fields=None if sources is None else sources.fields,
-            task=info.task,
-            history=0 if view.window is None else view.window.history,
-            times=() if view.times is None else tuple(map(float, view.times)),
-            resolution=view.shape,
-            weighted="weights" in info.files,
-            dataset_sha256=view.dataset.sha256,
-            **provenance,
-        )
 
 
 @runtime_checkable
@@ -257,7 +214,7 @@ class Operator(nn.Module):
     def load(cls, path: Path | str, device: torch.device | str = "cpu") -> Operator:
         """Read an operator from its directory, a checkpoint, or a run (its best checkpoint)."""
         directory = find_operator(Path(path))
-        _refuse_damaged(directory)
+        refuse_damaged(directory)
         card = read_card(directory / CARD_FILE)
         with torch.random.fork_rng(devices=[]):  # first weights are drawn, then overwritten
             operator = cls(card)
@@ -266,81 +223,7 @@ class Operator(nn.Module):
             operator.load_state_dict(state)
         except (OSError, SafetensorError, RuntimeError) as error:
             raise CheckpointError(
-                f"{directory / WEIGHTS_FILE} cannot be loaded: {_first_line(error)}; use another "
+                f"{directory / WEIGHTS_FILE} cannot be loaded: {first_line(error)}; use another "
                 "checkpoint of the run or train again"
             ) from None
         return operator.eval().to(device)
-
-
-def find_operator(path: Path) -> Path:
-    """Return the directory that holds `model.safetensors`, given it, a checkpoint or a run."""
-    if (path / WEIGHTS_FILE).is_file():
-        return path
-    if (chosen := best_checkpoint(path / "checkpoints")) is not None:
-        return chosen
-    saved = sorted((path / "checkpoints").glob(f"step-*/{MANIFEST}"))
-    if saved:
-        return saved[-1].parent
-    raise CheckpointError(
-        f"no trained operator at {path}: expected {WEIGHTS_FILE}, or a run directory with "
-        "checkpoints; train one with `ono train`"
-    )
-
-
-def best_checkpoint(directory: Path) -> Path | None:
-    """Return the checkpoint with the lowest validation error, if one was marked."""
-    try:
-        name = json.loads((directory / BEST).read_text(encoding="utf-8"))["checkpoint"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    chosen = directory / Path(str(name)).name
-    return chosen if (chosen / WEIGHTS_FILE).is_file() else None
-
-
-def read_card(path: Path) -> Card:
-    """Read `model.json`, refusing formats and models this version does not know."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        found = content.get("format") if isinstance(content, dict) else None
-        if found != FORMAT:
-            raise CheckpointError(
-                f"{path} has format {found!r}, this version of ono reads format {FORMAT}; use the "
-                "version of ono that wrote it"
-            )
-        card = Card.model_validate(content)
-    except (OSError, ValueError) as error:
-        kind = "is not valid" if isinstance(error, ValidationError) else "cannot be read"
-        raise CheckpointError(f"{path} {kind}: {_first_line(error)}") from None
-    if card.model not in MODELS:
-        raise CheckpointError(
-            f"{path} names the model {card.model!r}, which this version does not have; "
-            f"{nearest(card.model, MODELS)}"
-        )
-    try:
-        MODELS[card.model].config.model_validate(card.config)
-    except ValidationError as error:
-        reason = " ".join(str(error).split("[type")[0].split())
-        raise CheckpointError(f"{path} is not valid: {reason}") from None
-    return card
-
-
-def _refuse_damaged(directory: Path) -> None:
-    """Compare the files with the manifest that a checkpoint has; an exported operator has none."""
-    if not (directory / MANIFEST).is_file():
-        return
-    try:
-        files = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))["files"]
-        expected = {name: str(files[name]["sha256"]) for name in (WEIGHTS_FILE, CARD_FILE)}
-        actual = {name: sha256(directory / name) for name in expected}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{directory / MANIFEST} cannot be read: {error!r}") from None
-    for name, digest in expected.items():
-        if actual[name] != digest:
-            raise CheckpointError(
-                f"{directory / name} is damaged: expected sha256 {digest}, got {actual[name]}; "
-                "use another checkpoint of the run"
-            )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ono.data.batches import float_tensor
 from ono.data.info import Array
+from ono.data.view import float_tensor
 from ono.domain import Domain
 from ono.errors import ShapeError
 from ono.evaluate.given import as_queries, as_times, understand

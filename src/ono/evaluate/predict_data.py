@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from ono.data.array_writer import refuse_unwritable, write_arrays
-from ono.data.batches import Streamed, View, in_order
+from ono.data.batches import Streamed, in_order
 from ono.data.info import Array, Channel
 from ono.data.store import Dataset
 from ono.data.task import output_places, window_for
+from ono.data.view import View
 from ono.errors import DataError
 from ono.evaluate.operator import Operator
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ono.data.batches import View
 from ono.data.draft import MeshFields, Sources
 from ono.data.info import Array
 from ono.data.mesh_file import read_mesh
 from ono.data.mesh_folder import mesh_files
 from ono.data.mesh_writer import as_fields, write_fields
 from ono.data.store import explain_os_errors
+from ono.data.view import View
 from ono.errors import DataError, InputError
 from ono.evaluate.given import understand
 from ono.evaluate.given_params import read_params

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ono.data.batches import View, in_order, load
+from ono.data.batches import in_order, load
 from ono.data.task import at_resolution
+from ono.data.view import View
 from ono.domain import Domain
 from ono.errors import DataError, ShapeError
 from ono.evaluate.metrics import channel_errors, relative_l2

@@ -13,11 +13,12 @@ from pydantic import BaseModel
 from ono.data.store import Dataset
 from ono.data.task import Views
 from ono.errors import CheckpointError, DataError, InputError, NotCalibrated
-from ono.evaluate.operator import Card, Operator
+from ono.evaluate.card import Card
+from ono.evaluate.operator import Operator
 from ono.models.ono_config import ONOConfig
 from ono.report.predictions import Pictures, look
 from ono.train.evaluations import Row, read_evaluations
-from ono.train.loop import cut
+from ono.train.prepare import cut
 from ono.train.recipe import Recipe
 from ono.train.run import ENVIRONMENT, EVENTS, RESULT, Run, read_metrics
 

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ono.data.batches import Batch, View, load
+from ono.data.batches import load
 from ono.data.info import Array, Channel, Split
+from ono.data.view import Batch, View
 from ono.data.windows import with_history
 from ono.errors import DataError
 from ono.evaluate.metrics import relative_l2

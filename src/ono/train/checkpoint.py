@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from ono.errors import CheckpointError
-from ono.evaluate.operator import BEST, MANIFEST, Operator, best_checkpoint
+from ono.evaluate.card import BEST, MANIFEST, best_checkpoint
+from ono.evaluate.operator import Operator
 from ono.files import replacing, sha256, sync_directory, write_text
 
 FORMAT = 1

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from ono.data.batches import View, load
+from ono.data.batches import load
 from ono.data.info import Array
 from ono.data.store import Dataset
+from ono.data.view import View
 from ono.device import choose_device
 from ono.errors import CheckpointError, DataError
 from ono.evaluate.calibrate import is_calibrated
@@ -19,7 +20,7 @@ from ono.evaluate.given import as_queries
 from ono.evaluate.operator import Operator
 from ono.evaluate.resolution import Evaluation, at_points, on_grid
 from ono.files import write_text
-from ono.train.loop import cut
+from ono.train.prepare import cut
 from ono.train.run import Run
 
 FILE = "evaluations.json"
@@ -124,7 +125,7 @@ class Evaluator:
         return row
 
     def _checkpoint(self) -> str:
-        from ono.evaluate.operator import find_operator
+        from ono.evaluate.card import find_operator
 
         return find_operator(self.run).name
 

@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 import torch
 
-from ono.data.batches import Batch, View
+from ono.data.view import Batch, View
 from ono.evaluate.operator import Operator
 from ono.nn.whitening import failed_factorisations
 from ono.train.recipe import Recipe

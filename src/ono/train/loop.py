@@ -21,17 +21,18 @@ import torch
 
 import ono
 from ono.data.batches import epoch_order, load, training_rows
-from ono.data.check import twins
 from ono.data.store import Dataset
-from ono.data.task import Views, refuse_bad_rows, views
+from ono.data.task import Views
 from ono.device import choose_device, describe_device
-from ono.errors import CheckpointError, DataError, Interrupted, NonFiniteStep, OnoError
-from ono.evaluate.operator import Card, Operator
+from ono.errors import CheckpointError, Interrupted, NonFiniteStep, OnoError
+from ono.evaluate.card import Card
+from ono.evaluate.operator import Operator
 from ono.evaluate.score import Score, score
 from ono.files import write_text
 from ono.nn.whitening import failed_factorisations, orthonormality_defect
 from ono.train import checkpoint as checkpoints
 from ono.train.guard import Guard
+from ono.train.prepare import cut, refuse_bad_data
 from ono.train.recipe import Recipe
 from ono.train.run import RECIPE, RESULT, Run, commit
 from ono.train.signals import StopRequest, stop_on_signals
@@ -76,49 +77,6 @@ def resume(path: Path, listeners: Sequence[Listener] = (), chosen: Path | None =
             refuse_bad_data(parts, recipe)
             run.truncate_metrics(0)
         return training.go()
-
-
-def cut(dataset: Dataset, recipe: Recipe) -> Views:
-    """Return the splits a recipe asks for."""
-    data = recipe.data
-    limits: dict[Any, int | None] = {
-        "train": data.train,
-        "validation": data.validation,
-        "test": data.test,
-    }
-    rollout = recipe.rollout
-    if data.coords == "spread" and dataset.info.mesh.kind == "grid":
-        raise DataError(
-            f"data.coords is spread, but the points of {dataset.path} are an even grid; use box"
-        )
-    if rollout is not None and dataset.info.task != "rollout":
-        raise DataError(
-            f"the recipe has a section rollout, but {dataset.path} is a {dataset.info.task} task; "
-            "leave the section out"
-        )
-    return views(
-        dataset,
-        resolution=data.resolution,
-        limits=limits,
-        outputs=data.outputs,
-        history=None if rollout is None else rollout.history,
-        train_steps=None if rollout is None else rollout.train_steps,
-    )
-
-
-def refuse_bad_data(parts: Views, recipe: Recipe) -> None:
-    """Refuse data that cannot be trained on, before the run directory is touched."""
-    if recipe.train.gradient_loss > 0 and parts.train.shape is None:
-        raise DataError(
-            f"train.gradient_loss is {recipe.train.gradient_loss}, but {parts.train.dataset.path} "
-            "is a point cloud, which has no differences; set it to 0"
-        )
-    for finding in twins(parts.train.dataset):
-        if finding.severity == "fatal":
-            raise DataError(f"{parts.train.dataset.path}: {finding}")
-    refuse_bad_rows(parts.train, "train")
-    refuse_bad_rows(parts.validation, "validation")
-    refuse_bad_rows(parts.test, "test")
 
 
 class _Training:

@@ -165,7 +165,7 @@ def environment() -> dict[str, Any]:
 
 def commit() -> str | None:
     """Return the commit of ono's source tree, with "+" if changed; None when installed."""
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     try:
         run = [
             subprocess.run(

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ono.data.batches import Batch
+from ono.data.view import Batch
 from ono.data.windows import windows
 from ono.evaluate.metrics import channel_errors, gradient_relative_l2, relative_l2
 from ono.evaluate.operator import Operator

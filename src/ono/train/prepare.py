@@ -1,0 +1,53 @@
+"""The data a recipe asks for, refused before a run begins if it cannot be trained on."""
+
+from __future__ import annotations
+
+from ono.data.check import twins
+from ono.data.info import Split
+from ono.data.store import Dataset
+from ono.data.task import Views, refuse_bad_rows, views
+from ono.errors import DataError
+from ono.train.recipe import Recipe
+
+
+def cut(dataset: Dataset, recipe: Recipe) -> Views:
+    """Return the splits a recipe asks for."""
+    data = recipe.data
+    limits: dict[Split, int | None] = {
+        "train": data.train,
+        "validation": data.validation,
+        "test": data.test,
+    }
+    rollout = recipe.rollout
+    if data.coords == "spread" and dataset.info.mesh.kind == "grid":
+        raise DataError(
+            f"data.coords is spread, but the points of {dataset.path} are an even grid; use box"
+        )
+    if rollout is not None and dataset.info.task != "rollout":
+        raise DataError(
+            f"the recipe has a section rollout, but {dataset.path} is a {dataset.info.task} task; "
+            "leave the section out"
+        )
+    return views(
+        dataset,
+        resolution=data.resolution,
+        limits=limits,
+        outputs=data.outputs,
+        history=None if rollout is None else rollout.history,
+        train_steps=None if rollout is None else rollout.train_steps,
+    )
+
+
+def refuse_bad_data(parts: Views, recipe: Recipe) -> None:
+    """Refuse data that cannot be trained on, before the run directory is touched."""
+    if recipe.train.gradient_loss > 0 and parts.train.shape is None:
+        raise DataError(
+            f"train.gradient_loss is {recipe.train.gradient_loss}, but {parts.train.dataset.path} "
+            "is a point cloud, which has no differences; set it to 0"
+        )
+    for finding in twins(parts.train.dataset):
+        if finding.severity == "fatal":
+            raise DataError(f"{parts.train.dataset.path}: {finding}")
+    refuse_bad_rows(parts.train, "train")
+    refuse_bad_rows(parts.validation, "validation")
+    refuse_bad_rows(parts.test, "test")
