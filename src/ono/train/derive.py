@@ -13,10 +13,6 @@ _STEPS = 4000
 """Training steps of a small recipe: some minutes on two CPU cores."""
 
 
-_LARGE, _SMALL = 30_000, 2_500
-"""Points of a step: what fills a GPU, and what a CPU does so quickly that many steps fit in."""
-
-
 def derive(path: Path | str, *, small: bool = False) -> dict[str, Any]:
     """Return the recipe that the task, the size and the mesh of a dataset call for.
 
@@ -29,7 +25,7 @@ def derive(path: Path | str, *, small: bool = False) -> dict[str, Any]:
         raise DataError(f"{path} has {frames} frame, a roll-out needs at least two")
     history = max(1, frames // 2) if info.task == "rollout" else 0
     points = data.coords.shape[-2] // (1 if data.offsets is None else info.samples)
-    batch = _batch(points * (frames - history), samples, _SMALL if small else _LARGE)
+    batch = _batch(points * (frames - history), samples)
     recipe: dict[str, Any] = {
         "name": f"{_plain(info.name)}/ono",
         "data": {"path": str(path)},
@@ -52,15 +48,16 @@ def derive(path: Path | str, *, small: bool = False) -> dict[str, Any]:
     return recipe
 
 
-def _batch(values: int, samples: int, wanted: int) -> int:
-    """Return how many samples a step takes: about the points wanted, never much of the data.
+def _batch(values: int, samples: int) -> int:
+    """Return how many samples a step takes: about 30 000 points, and never much of the data.
 
-    >>> _batch(972, 1000, _LARGE), _batch(7225, 1000, _LARGE), _batch(100, 40, _LARGE)
-    (16, 4, 5)
-    >>> _batch(972, 1000, _SMALL), _batch(7225, 1000, _SMALL)
-    (2, 1)
+    Few samples would do for the gradient, but not for the covariance that whitens them: it must
+    resemble that of all samples.
+
+    >>> _batch(972, 1000), _batch(7225, 1000), _batch(300_000, 1000), _batch(100, 40)
+    (16, 4, 1, 5)
     """
-    fitting = 1 << max(0, min(4, round(math.log2(wanted / values))))
+    fitting = 1 << max(0, min(4, round(math.log2(30_000 / values))))
     return max(1, min(fitting, samples // 8))
 
 
