@@ -3,9 +3,9 @@
 python benchmarks/generation.py --device cuda                     all six at full size
 python benchmarks/generation.py airfoil pipe --size quick --gallery pictures
 
-The first batch of a benchmark is made twice, once to load libraries and compile kernels; only
-the second time counts. Results are kept as JSON lines; `--table FILE` prints such a file as
-Markdown.
+Results are JSON lines; with `--lines` they are kept, and `benchmarks/tables.py` fills the tables of
+the documentation from them. `--warm N` makes N samples before the clock starts, so that libraries
+are loaded and kernels compiled.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from ono.data.benchmarks import BENCHMARKS, benchmark
 from ono.data.generate import make
 from ono.data.store import Dataset
 from ono.device import choose_device, describe_device
-
-COLUMNS = ("benchmark", "samples", "shape", "seconds", "redrawn", "worst residual", "iterations")
 
 
 def measure(name: str, args: argparse.Namespace, out: Path) -> dict[str, Any]:
@@ -70,12 +68,6 @@ def draw(data: Dataset, file: Path) -> None:
     gallery(data, data.rows("test")[:3]).savefig(file, dpi=110)
 
 
-def table(lines: list[dict[str, Any]]) -> str:
-    """Return lines as a Markdown table."""
-    rows = [COLUMNS, ["---"] * len(COLUMNS), *([line[c] for c in COLUMNS] for line in lines)]
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("names", nargs="*", help="default: all")
@@ -89,23 +81,17 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="keep the datasets in this folder")
     parser.add_argument("--lines", type=Path, help="add the results to this file of JSON lines")
     parser.add_argument("--commit", default="unknown")
-    parser.add_argument("--table", type=Path, help="only print this file as Markdown")
     args = parser.parse_args()
-    if args.table is not None:
-        print(table([json.loads(line) for line in args.table.read_text().splitlines()]))
-        return
     args.device = choose_device(args.device)
     folder = Path(tempfile.mkdtemp()) if args.keep is None else args.keep
-    lines = []
     for name in args.names or BENCHMARKS:
-        lines.append(measure(name, args, folder))
-        print(json.dumps(lines[-1]), flush=True)
+        line = measure(name, args, folder)
+        print(json.dumps(line), flush=True)
         if args.lines is not None:
             with args.lines.open("a") as file:
-                file.write(json.dumps(lines[-1]) + "\n")
+                file.write(json.dumps(line) + "\n")
         if args.keep is None:
             shutil.rmtree(folder / name)
-    print(table(lines))
 
 
 if __name__ == "__main__":

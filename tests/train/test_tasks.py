@@ -37,6 +37,18 @@ def changed(data: Dataset, *, rollout: dict[str, Any] | None = None, **train: An
     return Recipe.from_mapping(content)
 
 
+def stop_and_resume(recipe: Recipe, run: Path) -> None:
+    """Train with an interruption in the middle of an epoch."""
+
+    def stop(event: Event) -> None:
+        if event.kind == "step" and event.state.step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        fit(recipe, run, [stop])
+    resume(run)
+
+
 def mean_predictor(data: Dataset, recipe: Recipe) -> float:
     """Return the error of answering with the mean training target."""
     parts = cut(data, recipe)
@@ -114,14 +126,7 @@ def test_resume_is_exact(tmp_path: Path, task: Task) -> None:
     data = tiny.series(tmp_path / "data", task)
     recipe = changed(data)
     fit(recipe, tmp_path / "whole")
-
-    def stop(event: Event) -> None:
-        if event.kind == "step" and event.state.step == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(Interrupted):
-        fit(recipe, tmp_path / "cut", [stop])
-    resume(tmp_path / "cut")
+    stop_and_resume(recipe, tmp_path / "cut")
     metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "cut")]
     assert metrics[0] == metrics[1]
     one, other = (Operator.load(tmp_path / name).state_dict() for name in ("whole", "cut"))
@@ -155,14 +160,7 @@ def test_random_times_make_a_step_and_resume_exactly(tmp_path: Path) -> None:
     data = tiny.series(tmp_path / "data", "timed")
     recipe = changed(data, times=2)
     fit(recipe, tmp_path / "whole")
-
-    def stop(event: Event) -> None:
-        if event.kind == "step" and event.state.step == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(Interrupted):
-        fit(recipe, tmp_path / "cut", [stop])
-    resume(tmp_path / "cut")
+    stop_and_resume(recipe, tmp_path / "cut")
     metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "cut")]
     assert metrics[0] == metrics[1]
     (batch,) = load(cut(data, recipe).train, CPU).batches(np.arange(12), 12)

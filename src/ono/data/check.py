@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 
 from ono.data.check_mesh import geometry, point_order
-from ono.data.finding import Finding, Severity, in_samples, row_of, varying
+from ono.data.finding import Finding, Severity, in_samples, varying
 from ono.data.info import SPLITS, Array, ArrayName, layout_problems
 from ono.data.store import Dataset
 
@@ -54,7 +54,7 @@ def _values(dataset: Dataset) -> list[Finding]:
     for name, array in dataset.arrays.items():
         at, bad = [], 0
         for i in range(dataset.info.samples if name in own else 1):
-            row = row_of(dataset, name, i) if name in own else array
+            row = dataset.of_sample(name, i) if name in own else array
             if missing := int(np.count_nonzero(~np.isfinite(row))):
                 at.append(i)
                 bad += missing
@@ -73,7 +73,7 @@ def _weights(dataset: Dataset) -> list[Finding]:
     rows = range(dataset.info.samples if own else 1)
     bad = []
     for i in rows:
-        row = row_of(dataset, "weights", i) if own else dataset.weights
+        row = dataset.of_sample("weights", i) if own else dataset.weights
         if (row < 0).any() or not row.sum() > 0:
             bad.append(i)
     what = "negative, or zero everywhere"
@@ -86,7 +86,7 @@ def _targets(dataset: Dataset) -> list[Finding]:
     flat: dict[str, list[int]] = defaultdict(list)
     zero = []
     for i in range(dataset.info.samples):
-        row = row_of(dataset, "outputs", i).reshape(-1, len(channels))
+        row = dataset.of_sample("outputs", i).reshape(-1, len(channels))
         if not row.any():
             zero.append(i)
         elif len(row) > 1:
@@ -115,7 +115,7 @@ def _channels(dataset: Dataset) -> list[Finding]:
         for i in rows:
             if varies.all():
                 break
-            row = row_of(dataset, name, i).reshape(-1, len(channels))
+            row = dataset.of_sample(name, i).reshape(-1, len(channels))
             first = row[0] if first is None else first
             varies |= (row != first).any(0)
         for channel, moves in zip(channels, varies, strict=True):
@@ -136,9 +136,9 @@ def twins(dataset: Dataset) -> list[Finding]:
     for i in range(dataset.info.samples):
         digest = hashlib.blake2b(digest_size=16)
         for name in inputs:
-            digest.update(row_of(dataset, name, i).tobytes())
+            digest.update(dataset.of_sample(name, i).tobytes())
         if dataset.info.task == "rollout":  # the first frame is what a roll-out starts from
-            frames = row_of(dataset, "outputs", i)
+            frames = dataset.of_sample("outputs", i)
             digest.update((frames[0] if dataset.offsets is None else frames[:, 0]).tobytes())
         first = seen.setdefault(digest.digest(), i)
         here, there = split_of.get(i), split_of.get(first)

@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 from scipy.spatial import cKDTree
 
-from ono.data.finding import Finding, Severity, in_samples, points_of, row_of
+from ono.data.finding import Finding, Severity, in_samples
 from ono.data.info import Array, ArrayName
 from ono.data.store import Dataset
 
@@ -25,7 +25,7 @@ def geometry(dataset: Dataset) -> list[Finding]:
     mesh, faults = dataset.info.mesh, defaultdict[str, list[int]](list)
     amounts: dict[str, int] = defaultdict(int)
     for i in range(1 if mesh.shared else dataset.info.samples):
-        points = np.asarray(points_of(dataset, i), np.float64)
+        points = np.asarray(dataset.of_sample("coords", i), np.float64)
         if len(points) < 2 or not np.isfinite(points).all():
             continue
         if not np.ptp(points, axis=0).any():
@@ -94,7 +94,7 @@ def point_order(dataset: Dataset) -> list[Finding]:
         seen: dict[str, list[float]] = defaultdict(list)
         for i in rows:
             values = _frame(dataset, name, int(i))
-            points = np.asarray(points_of(dataset, int(i)), np.float64)
+            points = np.asarray(dataset.of_sample("coords", int(i)), np.float64)
             if not values.size or not np.isfinite(values).all() or not np.isfinite(points).all():
                 continue
             for what, ratio in _evidence(values, points, dataset.info.mesh.shape).items():
@@ -125,7 +125,7 @@ def _repeated(points: Array) -> int:
 
 def _frame(dataset: Dataset, name: ArrayName, index: int) -> Array:
     """Return the values of one sample [points channels], at the middle time."""
-    values = row_of(dataset, name, index)
+    values = dataset.of_sample(name, index)
     if values.ndim == 3:
         time = 1 if dataset.offsets is not None else 0
         values = np.take(values, values.shape[time] // 2, time)

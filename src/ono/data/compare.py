@@ -89,24 +89,13 @@ def _figures(dataset: Dataset, names: list[str]) -> dict[str, dict[str, float]]:
         for array in dict.fromkeys(array for array, _ in fields.values()):
             if array == "coords" and dataset.info.mesh.shared and index:
                 continue
-            row = _row(dataset, array, index)
+            row = np.asarray(dataset.of_sample(array, index), np.float64)
             for name, (owner, channel) in fields.items():
                 if owner == array:
                     sums[name].add(row[..., channel], _points(dataset, row))
                     if index % step == 0 and array in ("inputs", "outputs"):
                         sums[name].add_spectrum(dataset, row[..., channel])
     return {name: found.figures() for name, found in sums.items()}
-
-
-def _row(dataset: Dataset, name: ArrayName, index: int) -> Array:
-    array, offsets = dataset.arrays[name], dataset.offsets
-    if name == "coords" and dataset.info.mesh.shared:
-        row = array
-    elif offsets is None or name == "params":
-        row = array[index]
-    else:
-        row = array[offsets[index] : offsets[index + 1]]
-    return np.asarray(row, np.float64)
 
 
 def _points(dataset: Dataset, row: Array) -> int:

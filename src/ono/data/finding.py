@@ -1,13 +1,11 @@
-"""A defect of a dataset, and how the checks walk through its samples one at a time."""
+"""A defect of a dataset, and which of its arrays differ from sample to sample."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from ono.data.info import Array, ArrayName
+from ono.data.info import ArrayName
 from ono.data.store import Dataset
 
 SHOWN = 5
@@ -44,17 +42,3 @@ def varying(dataset: Dataset) -> list[ArrayName]:
     if dataset.weights is not None and dataset.weights.ndim == 1 and not ragged:
         shared.add("weights")
     return [name for name in dataset.arrays if name not in shared]
-
-
-def row_of(dataset: Dataset, name: ArrayName, index: int) -> Array:
-    """Return what one sample has of an array."""
-    array, offsets = dataset.arrays[name], dataset.offsets
-    if offsets is None or name in ("params", "draws"):
-        return np.asarray(array[index])
-    return np.asarray(array[offsets[index] : offsets[index + 1]])
-
-
-def points_of(dataset: Dataset, index: int) -> Array:
-    """Return the points of one sample, [points dim]."""
-    shared = dataset.info.mesh.shared
-    return np.asarray(dataset.coords) if shared else row_of(dataset, "coords", index)

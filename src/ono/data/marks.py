@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from ono.data.info import Array
+from ono.data.info import Array, ArrayName
 from ono.data.store import Dataset
 
 GAMMA = 1.4
@@ -50,10 +50,11 @@ def marks(dataset: Dataset) -> Marks:
 def _sample(dataset: Dataset, index: int) -> Sample:
     """Return the arrays of one sample on the shape of the mesh, channels first."""
     shape = dataset.info.mesh.shape or (dataset.coords.shape[-2],)
-    coords = dataset.coords if dataset.info.mesh.shared else dataset.coords[index]
-    sample = {"coords": np.asarray(coords, np.float64).reshape(*shape, -1)}
-    for name, array in (("inputs", dataset.inputs), ("outputs", dataset.outputs)):
-        row = np.asarray(array[index], np.float64)
+    coords = np.asarray(dataset.of_sample("coords", index), np.float64)
+    sample = {"coords": coords.reshape(*shape, -1)}
+    names: tuple[ArrayName, ...] = ("inputs", "outputs")
+    for name in names:
+        row = np.asarray(dataset.of_sample(name, index), np.float64)
         row = row.reshape(*row.shape[:-2], *shape, row.shape[-1])
         sample[name] = np.moveaxis(row, -1, 0)
     if "draws" in dataset.arrays:

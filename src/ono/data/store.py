@@ -131,6 +131,15 @@ class Dataset:
         """Where each sample of a ragged cloud starts: [samples+1]."""
         return self.arrays.get("offsets")
 
+    def of_sample(self, name: ArrayName, index: int) -> Array:
+        """Return what one sample has of an array; coordinates that all share are its own too."""
+        array, offsets = self.arrays[name], self.offsets
+        if name == "coords" and self.info.mesh.shared:
+            return np.asarray(array)
+        if offsets is None or name in ("params", "draws"):
+            return np.asarray(array[index])
+        return np.asarray(array[offsets[index] : offsets[index + 1]])
+
     def rows(self, split: str) -> range:
         """Return the rows of a split."""
         for name, (start, stop) in self.info.splits.items():

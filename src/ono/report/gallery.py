@@ -135,13 +135,10 @@ def _slice(place: Place, shape: tuple[int, ...]) -> str:
 
 def _stored(dataset: Dataset, row: int) -> _Stored:
     mesh, moving = dataset.info.mesh, dataset.times is not None
-    if dataset.offsets is None:
-        coords = dataset.coords if mesh.shared else dataset.coords[row]
-        inputs, outputs = dataset.inputs[row], dataset.outputs[row]
-    else:
-        span = slice(int(dataset.offsets[row]), int(dataset.offsets[row + 1]))
-        coords, inputs, outputs = dataset.coords[span], dataset.inputs[span], dataset.outputs[span]
-        outputs = outputs.swapaxes(0, 1) if moving else outputs
+    coords, inputs = dataset.of_sample("coords", row), dataset.of_sample("inputs", row)
+    outputs = dataset.of_sample("outputs", row)
+    if dataset.offsets is not None and moving:
+        outputs = outputs.swapaxes(0, 1)
     outputs = outputs if moving else outputs[None]
     numbers = () if dataset.params is None else dataset.params[row][:_SHOWN_PARAMS]
     params = zip(dataset.info.params, numbers, strict=False)
