@@ -9,14 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+import torch
 
 from ono.data.info import Array, ArrayName, Channel
 from ono.data.store import Dataset, write_dataset
+from ono.data.view import View
 from ono.errors import DataError
+from ono.evaluate.metrics import channel_errors, relative_l2
+from ono.evaluate.operator import Operator
 from ono.train.derive import derive
 from ono.train.loop import fit
 from ono.train.prepare import cut
 from ono.train.recipe import Recipe
+from ono.train.step import sample_losses
 
 
 def test_a_dataset_trains_without_a_recipe(tmp_path: Path) -> None:
@@ -58,6 +63,22 @@ def test_several_outputs_count_alike_and_a_mesh_is_told_of(tmp_path: Path) -> No
     recipe = Recipe.load(changed(data, tmp_path / "two", outputs=outputs, mesh=mesh).path)
     assert recipe.train.loss == "channels"
     assert recipe.model.config.model_dump()["position"] == "mesh"
+
+
+def test_a_loss_by_channel_is_the_mean_of_its_channels(tmp_path: Path) -> None:
+    data = tiny.dataset(tmp_path / "data")
+    outputs = (Channel(name="large"), Channel(name="small"))
+    two = changed(data, tmp_path / "two", outputs=outputs)
+    fit(tiny.recipe(two.path), tmp_path / "run")
+    operator = Operator.load(tmp_path / "run")
+    batch = View(two, two.rows("test")).read(np.arange(4))
+    with torch.no_grad():
+        answer = operator.answer(batch)
+        by_channel = sample_losses(operator, batch, by_channel=True)
+        joint = sample_losses(operator, batch)
+    torch.testing.assert_close(by_channel, channel_errors(answer, batch.target).mean(1))
+    torch.testing.assert_close(joint, relative_l2(answer, batch.target))
+    assert not torch.allclose(by_channel, joint)
 
 
 def test_one_frame_is_no_series(tmp_path: Path) -> None:

@@ -24,8 +24,12 @@ SMALL = 8.0
 """Points of the letters in a figure that are not headings."""
 
 _SHARP_NODES = 128
+_LONG = 4
+"""A picture that many times longer than wide is stretched."""
 _FAR = 30
 """Cells that are so many times larger than a mesh's small ones are not drawn."""
+_LOW = 0.6
+"""A picture of fewer inches has room for few numbers beside it."""
 _KEY_GAP, _KEY_WIDTH = 0.05, 0.07
 
 
@@ -51,7 +55,7 @@ class Place:
         if self.kind == "structured" and shape is not None:
             coords = _focus(np.asarray(coords, np.float64).reshape(*shape, 2))
         width, height = np.ptp(_finite_rows(coords), axis=0)
-        return float(np.clip(height / width, 0.4, 1.6)) if width > 0 and height > 0 else 1.0
+        return float(np.clip(height / width, 1 / _LONG, 1.6)) if width > 0 and height > 0 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +134,19 @@ def draw(axes: Axes, place: Place, values: Array, scale: Scale) -> ScalarMappabl
         axes.set_xlim(low[0], high[0])
         axes.set_ylim(low[1], high[1])
     spans = np.ptp(_finite_rows(coords), axis=0)
-    long = spans.min() <= 0 or spans.max() / spans.min() > 4
+    long = spans.min() <= 0 or spans.max() / spans.min() > _LONG
     axes.set_aspect("auto" if long else "equal")
     return drawn
 
 
 def key(figure: Figure, axes: Axes, drawn: ScalarMappable | None, scale: Scale) -> None:
     """Put a colour bar right of a picture, or numbers right of a line."""
+    low = axes.get_position().height * figure.get_figheight() < _LOW
     ticks = [
         float(tick)
-        for tick in MaxNLocator(4, steps=[1, 2, 5, 10]).tick_values(scale.low, scale.high)
+        for tick in MaxNLocator(2 if low else 4, steps=[1, 2, 5, 10]).tick_values(
+            scale.low, scale.high
+        )
         if scale.low <= tick <= scale.high
     ]
     labels = short(ticks)
