@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ono.evaluate.operator import Operator as Operator
     from ono.models.ono import ONO as ONO
     from ono.models.ono_config import ONOConfig as ONOConfig
+    from ono.problem import Problem as Problem
     from ono.train.loop import fit as fit
     from ono.train.recipe import Recipe as Recipe
 
@@ -27,6 +28,7 @@ _HOMES = {
     "ONO": "ono.models.ono",
     "ONOConfig": "ono.models.ono_config",
     "Operator": "ono.evaluate.operator",
+    "Problem": "ono.problem",
     "Recipe": "ono.train.recipe",
     "calibrate": "ono.evaluate.calibrate",
     "fit": "ono.train.loop",

@@ -21,6 +21,7 @@ from ono.evaluate.calibrate import calibrate
 from ono.models.ono import ONO
 from ono.models.ono_config import ONOConfig
 from ono.nn.whitening import orthonormality_defect
+from ono.problem import Problem
 
 ATTENTIONS = ["efficient", "linear", "galerkin", "softmax", "nystrom"]
 
@@ -32,7 +33,7 @@ def build(seed: int = 0, *, timed: bool = False, **options: Any) -> ONO:
     config = ONOConfig.model_validate({**start, **options, "lower": lower, "eigen": eigen})
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = ONO(config, dim=2, in_channels=1, out_channels=2, timed=timed).double()
+        model = ONO(config, Problem(dim=2, in_channels=1, out_channels=2, timed=timed)).double()
         for parameter in model.parameters():  # leave the small start so that layers matter
             torch.nn.init.normal_(parameter, std=0.3)
     return model
@@ -79,7 +80,7 @@ def test_paper_preset_has_the_released_parameter_counts(
     base |= {"layers": layers, "ffn_ratio": ratio, "position": position}
     config = ONOConfig.model_validate(base)
     with torch.device("meta"):
-        model = ONO(config, dim=2, in_channels=inputs, out_channels=outputs, timed=timed)
+        model = ONO(config, Problem(dim=2, in_channels=inputs, out_channels=outputs, timed=timed))
     assert sum(p.numel() for p in model.parameters()) == count
 
 
@@ -107,7 +108,7 @@ def test_gradients_reach_every_parameter(
     config |= {"width": 16, "layers": 2}
     config["eigen"] |= {"functions": 4, "norm": norm}
     torch.manual_seed(0)
-    model = ONO(ONOConfig.model_validate(config), dim=2, in_channels=1, out_channels=1)
+    model = ONO(ONOConfig.model_validate(config), Problem(dim=2, in_channels=1, out_channels=1))
     domain, values = cloud()
     out = model(Domain(domain.coords.float()), values.float())
     out.square().sum().backward()
@@ -214,7 +215,7 @@ def test_refinement_converges_under_the_mean_measure() -> None:
 def test_branch_and_residual_stay_comparable(points: int) -> None:
     torch.manual_seed(0)
     config = ONOConfig(width=32, layers=1)
-    model = ONO(config, dim=2, in_channels=1, out_channels=1)
+    model = ONO(config, Problem(dim=2, in_channels=1, out_channels=1))
     coords = torch.rand(1, points, 2)
     values = torch.randn(1, points, 1)
     attention = next(model.orthogonal_attentions())
@@ -252,7 +253,7 @@ def test_cross_attention_form_learns_a_map_between_different_points() -> None:
     config = ONOConfig.model_validate(
         {"width": 32, "layers": 2, "query": "cross", "eigen": {"heads": 4, "functions": 8}}
     )
-    model = ONO(config, dim=2, in_channels=1, out_channels=1)
+    model = ONO(config, Problem(dim=2, in_channels=1, out_channels=1))
     x, y = torch.rand(8, 60, 2), torch.rand(8, 35, 2)
     phase = torch.rand(8, 1, 1) * 3
     f, u = torch.sin(phase + 2 * x[..., :1]), torch.cos(phase + 2 * y[..., :1] + y[..., 1:])
@@ -390,7 +391,7 @@ def test_state_dict_keys_are_stable_and_public() -> None:
 
 def test_saved_model_is_bit_equal_in_a_fresh_process(tmp_path: Path) -> None:
     config = ONOConfig(width=16, layers=2)
-    model = ONO(config, dim=2, in_channels=1, out_channels=1)
+    model = ONO(config, Problem(dim=2, in_channels=1, out_channels=1))
     domain, values = cloud()
     domain, values = Domain(domain.coords.float()), values.float()
     model.train()(domain, values)
@@ -401,8 +402,8 @@ def test_saved_model_is_bit_equal_in_a_fresh_process(tmp_path: Path) -> None:
     script = """
 import sys, torch
 from safetensors.torch import load_file, save_file
-from ono import ONO, Domain, ONOConfig
-model = ONO(ONOConfig(width=16, layers=2), dim=2, in_channels=1, out_channels=1)
+from ono import ONO, Domain, ONOConfig, Problem
+model = ONO(ONOConfig(width=16, layers=2), Problem(dim=2, in_channels=1, out_channels=1))
 model.load_state_dict(load_file(sys.argv[1] + "/model.safetensors"))
 case = load_file(sys.argv[1] + "/case.safetensors")
 with torch.no_grad():
@@ -428,10 +429,10 @@ def test_wrong_shapes_are_named() -> None:
 def test_compiled_model_agrees_with_eager() -> None:
     script = """
 import torch
-from ono import ONO, Domain, ONOConfig
+from ono import ONO, Domain, ONOConfig, Problem
 torch.manual_seed(0)
 config = ONOConfig.model_validate({"width": 16, "layers": 2, "eigen": {"heads": 2, "functions": 4}})
-model = ONO(config, dim=2, in_channels=1, out_channels=1)
+model = ONO(config, Problem(dim=2, in_channels=1, out_channels=1))
 domain, a = Domain.grid((6, 6), batch=2), torch.randn(2, 36, 1)
 eager = model(domain, a)
 compiled = torch.compile(model, fullgraph=True, backend="aot_eager")(domain, a)

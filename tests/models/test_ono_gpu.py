@@ -13,6 +13,7 @@ from ono.evaluate.calibrate import calibrate
 from ono.models.ono import ONO
 from ono.models.ono_config import ONOConfig
 from ono.nn.whitening import Whitening, failed_factorisations
+from ono.problem import Problem
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,7 +28,7 @@ def case(nodes: int = 29, batch: int = 4) -> tuple[Domain, Tensor]:
 
 def build() -> ONO:
     torch.manual_seed(0)
-    return ONO(ONOConfig(width=64, layers=4), dim=2, in_channels=1, out_channels=1)
+    return ONO(ONOConfig(width=64, layers=4), Problem(dim=2, in_channels=1, out_channels=1))
 
 
 def test_cuda_agrees_with_cpu() -> None:
@@ -43,7 +44,7 @@ def test_cuda_agrees_with_cpu() -> None:
 def test_a_training_pass_never_waits_for_the_device(attention: str) -> None:
     torch.manual_seed(0)
     config = ONOConfig.model_validate({"width": 64, "layers": 2, "lower": {"attention": attention}})
-    model = ONO(config, dim=2, in_channels=1, out_channels=1).cuda()
+    model = ONO(config, Problem(dim=2, in_channels=1, out_channels=1)).cuda()
     domain, values = case()
     domain, values = domain.to("cuda"), values.cuda()
     model(domain, values).square().mean().backward()  # libraries may synchronise when they load

@@ -35,7 +35,8 @@ def calibrate(model: nn.Module, batches: Iterable[Seen]) -> None:
     statistics is left as it is.
 
     >>> from ono.models.ono import ONO, ONOConfig
-    >>> model = ONO(ONOConfig(width=16, layers=2), dim=2, in_channels=1, out_channels=1)
+    >>> from ono.problem import Problem
+    >>> model = ONO(ONOConfig(width=16, layers=2), Problem(dim=2, in_channels=1, out_channels=1))
     >>> grid, a = Domain.grid((5, 5), batch=3), torch.randn(3, 25, 1)
     >>> u = model.train()(grid, a)
     >>> calibrate(model, [(grid, a)])

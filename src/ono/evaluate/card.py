@@ -14,6 +14,7 @@ from ono.data.view import View
 from ono.errors import CheckpointError, nearest
 from ono.files import sha256
 from ono.models.registry import MODELS
+from ono.problem import Problem
 
 FORMAT = 1
 WEIGHTS_FILE, CARD_FILE, MANIFEST = "model.safetensors", "model.json", "manifest.json"
@@ -37,6 +38,7 @@ class Card(BaseModel, frozen=True, extra="forbid"):
     coords: Literal["box", "spread"] = "box"
     times: tuple[float, ...] = ()
     resolution: tuple[int, ...] | None = None
+    points: int | None = None
     weighted: bool = False
     seed: int
     dataset_sha256: str
@@ -59,9 +61,23 @@ class Card(BaseModel, frozen=True, extra="forbid"):
             history=0 if view.window is None else view.window.history,
             times=() if view.times is None else tuple(map(float, view.times)),
             resolution=view.shape,
+            points=view.points if view.dataset.offsets is None else None,
             weighted="weights" in info.files,
             dataset_sha256=view.dataset.sha256,
             **provenance,
+        )
+
+    def problem(self) -> Problem:
+        """Return what the network is built for."""
+        outputs = len(self.outputs)
+        return Problem(
+            dim=self.mesh.dim,
+            in_channels=len(self.inputs) + len(self.params) + self.history * outputs,
+            out_channels=outputs,
+            timed=self.task == "timed",
+            kind=self.mesh.kind,
+            shape=self.resolution,
+            points=self.points,
         )
 
 

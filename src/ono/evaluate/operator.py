@@ -76,13 +76,7 @@ class Operator(nn.Module):
         dim, outputs = card.mesh.dim, len(card.outputs)
         inputs = len(card.inputs) + len(card.params)
         config = MODELS[card.model].config.model_validate(card.config)
-        self.model = build(
-            config,
-            dim=dim,
-            in_channels=inputs + card.history * outputs,
-            out_channels=outputs,
-            timed=card.task == "timed",
-        )
+        self.model = build(config, card.problem())
         self.normaliser = Normaliser(
             dim=dim,
             in_channels=inputs,

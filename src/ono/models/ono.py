@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from ono.domain import Domain
 from ono.errors import ShapeError, UnsupportedDomain
+from ono.models.each_time import each_time
 from ono.models.ono_config import LowerOptions, ONOConfig
 from ono.nn.attention import (
     Attention,
@@ -38,6 +39,7 @@ from ono.nn.interpolation import interpolate
 from ono.nn.measure import Measure, at_least_float32
 from ono.nn.mlp import FFN, initialise
 from ono.nn.orthogonal_attention import OrthogonalAttention, Told
+from ono.problem import Problem
 
 Seen = list[tuple[Summary, Told]]
 """What each layer keeps of the input points: enough to evaluate the output anywhere."""
@@ -47,7 +49,7 @@ class ONO(nn.Module):
     """Map a function on points to a function on the same or other points.
 
     >>> from ono.domain import Domain
-    >>> model = ONO(ONOConfig(width=16, layers=2), dim=2, in_channels=1, out_channels=1)
+    >>> model = ONO(ONOConfig(width=16, layers=2), Problem(dim=2, in_channels=1, out_channels=1))
     >>> grid = Domain.grid((9, 9), batch=4)
     >>> u = model.eval()(grid, torch.randn(4, 81, 1))
     >>> finer = model(grid, torch.randn(4, 81, 1), query=Domain.grid((17, 17), batch=4))
@@ -55,24 +57,17 @@ class ONO(nn.Module):
     (torch.Size([4, 81, 1]), torch.Size([4, 289, 1]))
     """
 
-    def __init__(
-        self,
-        config: ONOConfig,
-        *,
-        dim: int,
-        in_channels: int,
-        out_channels: int,
-        timed: bool = False,
-    ) -> None:
+    def __init__(self, config: ONOConfig, problem: Problem) -> None:
         super().__init__()
-        self.config, self.dim = config, dim
-        self.in_channels, self.out_channels = in_channels, out_channels
+        self.config, self.problem = config, problem
+        dim, timed = problem.dim, problem.timed
         # Times that enter g leave nothing that several times could share.
         self.queries_are_independent = config.query != "cross" and not (
             timed and config.time.to == "g"
         )
         width, hidden = config.width, round(config.width * config.ffn_ratio)
-        inputs = in_channels + {"coords": dim, "mesh": 2 * dim, "index": 1}[config.position]
+        place = {"coords": dim, "mesh": 2 * dim, "index": 1}[config.position]
+        inputs = place + problem.in_channels
 
         if config.encoder == "shared":
             self.encoder = FFN(inputs, 2 * width, 2 * width)
@@ -85,9 +80,9 @@ class ONO(nn.Module):
         self.lower = nn.ModuleList(
             NNBlock(_attention(width, config.lower), width, hidden) for _ in range(config.layers)
         )
-        projection: nn.Module = FFN(width, hidden, out_channels)
+        projection: nn.Module = FFN(width, hidden, problem.out_channels)
         if config.head == "linear":
-            projection = nn.Linear(width, out_channels)
+            projection = nn.Linear(width, problem.out_channels)
         self.upper = nn.ModuleList()
         for layer in range(config.layers):
             last = config.block == "post" and layer == config.layers - 1
@@ -117,30 +112,15 @@ class ONO(nn.Module):
         With times of shape [batch time] the lower flow is evaluated once for all of them and the
         result is [batch time points out].
         """
-        self._check(domain, values, time)
+        self.problem.refuse_other("ono", domain, values, time)
         if time is not None and time.ndim == 2 and self.config.time.to == "g":
-            return self._each_time(domain, values, query, time)
+            return each_time(self, domain, values, query, time)
         if self.config.query == "cross":
             return self._cross(domain, values, query or domain, time)
         output, seen = self.encode(domain, values, time=time)
         if query is None:
             return output
         return self.decode(seen, domain, values, query, time=time)
-
-    def _each_time(
-        self, domain: Domain, values: Tensor, query: Domain | None, time: Tensor
-    ) -> Float[Tensor, "batch time points out"]:
-        """Evaluate every time as a sample of its own: when g knows the time, nothing is shared."""
-        count = time.shape[1]
-        there = None if query is None else query.repeat(count)
-        output = self.forward(
-            domain.repeat(count),
-            values.repeat_interleave(count, 0),
-            query=there,
-            time=time.flatten(),
-        )
-        parts: Tensor = output.unflatten(0, (-1, count))
-        return parts
 
     def encode(
         self,
@@ -180,7 +160,7 @@ class ONO(nn.Module):
             )
         assert self.config.query != "cross"
         # Beside the coordinates, a place in the logical mesh is carried like a value.
-        fields = torch.cat((self._place(domain)[..., self.dim :], values), -1)
+        fields = torch.cat((self._place(domain)[..., self.problem.dim :], values), -1)
         carried = interpolate(domain, fields, query, self.config.query)
         g, h = self._lift(torch.cat((query.coords, carried), -1), time)
         for (lower, upper), (summary, told) in zip(self._blocks(), seen, strict=True):
@@ -304,7 +284,7 @@ class ONO(nn.Module):
         axes = [torch.linspace(0, 1, n).to(coords) for n in domain.shape]
         logical = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, -2)
         # A surface in space has fewer axes than coordinates.
-        logical = nn.functional.pad(logical, (0, self.dim - len(axes)))
+        logical = nn.functional.pad(logical, (0, self.problem.dim - len(axes)))
         return torch.cat((coords, logical.expand(domain.batch, -1, -1)), -1)
 
     def _measure(self, domain: Domain) -> Measure:
@@ -315,24 +295,6 @@ class ONO(nn.Module):
         if domain.mask is None:
             return Measure(weights, float(domain.points))
         return Measure(weights, domain.mask.sum(-1).to(domain.coords.dtype))
-
-    def _check(self, domain: Domain, values: Tensor, time: Tensor | None) -> None:
-        if torch.compiler.is_compiling():
-            return
-        if values.shape != (domain.batch, domain.points, self.in_channels):
-            raise ShapeError(
-                f"ono expected values [{domain.batch} {domain.points} {self.in_channels}] "
-                f"(batch, points, input channels), got {list(values.shape)}; coordinates come "
-                "from the domain, do not append them to the values"
-            )
-        if domain.dim != self.dim:
-            raise ShapeError(f"ono was built for {self.dim} coordinates, got {domain.dim}")
-        if (self.time is None) != (time is None):
-            raise ShapeError(
-                "ono was built with timed=False but got a time"
-                if self.time is None
-                else "ono was built with timed=True and needs a time"
-            )
 
 
 def _beside(g: Tensor, h: Tensor) -> Tensor:

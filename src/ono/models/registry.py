@@ -14,6 +14,8 @@ from ono.models.ono_config import ONOConfig
 if TYPE_CHECKING:
     from torch import nn
 
+    from ono.problem import Problem
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -37,14 +39,8 @@ MODELS: dict[str, Entry] = {
 }
 
 
-def build(
-    config: BaseModel, *, dim: int, in_channels: int, out_channels: int, timed: bool = False
-) -> nn.Module:
-    """Build the operator a configuration belongs to."""
+def build(config: BaseModel, problem: Problem) -> nn.Module:
+    """Build the operator a configuration belongs to, or refuse a problem it cannot handle."""
     entry = next(entry for entry in MODELS.values() if type(config) is entry.config)
     module, name = entry.home.split(":")
-    model = getattr(import_module(module), name)
-    return cast(
-        "nn.Module",
-        model(config, dim=dim, in_channels=in_channels, out_channels=out_channels, timed=timed),
-    )
+    return cast("nn.Module", getattr(import_module(module), name)(config, problem))
