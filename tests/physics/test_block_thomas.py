@@ -38,3 +38,21 @@ def test_lines_match_a_dense_solve(steps: int, rows: int, lines: int) -> None:
     x = solve_lines(halves(*panels), halves(low, high))
     joined = torch.cat((x[:, :, 0].flip(0), x[:, :, 1])).permute(2, 0, 1).flatten(1)
     assert float((joined - expected).abs().max()) <= 1e-13
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("axis", [3, 4])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 1e-5)], ids=["f64", "f32"]
+)
+def test_fused_sweeps_agree_with_array_operations(
+    axis: int, dtype: torch.dtype, tolerance: float
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    panels = torch.randn(4, 9, 2, 7, 6, 50, generator=generator, dtype=dtype)
+    panels[range(4), range(4)] += 12
+    outer = torch.randn(4, 4, 2, 7, 6, 50, generator=generator, dtype=dtype)
+    there = solve_lines(panels.cuda().movedim(axis, 0), outer.cuda().movedim(axis, 0))
+    here = solve_lines(panels.movedim(axis, 0), outer.movedim(axis, 0))
+    assert float((there.cpu() - here).abs().max() / here.abs().max()) <= tolerance

@@ -39,9 +39,8 @@ def _inverse_time_step(g: Geometry, v: Tensor, cfl: Tensor) -> Tensor:
 def _sweep(diagonal: Tensor, to_next: Tensor, to_last: Tensor, rhs: Tensor, axis: int) -> Tensor:
     """Solve (D + X) x = rhs along an axis, from the free stream to where the halves meet."""
     panels = torch.cat((diagonal, to_last, rhs[:, None]), 1).movedim(axis + 1, 0)
-    outer = to_next.movedim(axis + 1, 0)
-    x = solve_lines(panels.flatten(4), outer.flatten(4))
-    change: Tensor = x.unflatten(3, panels.shape[4:]).movedim(0, axis)
+    x = solve_lines(panels, to_next.movedim(axis + 1, 0))
+    change: Tensor = x.movedim(0, axis)
     return change
 
 
