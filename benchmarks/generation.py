@@ -23,6 +23,7 @@ import numpy as np
 from ono.data.benchmarks import BENCHMARKS, benchmark
 from ono.data.generate import make
 from ono.data.store import Dataset
+from ono.data.task import output_places
 from ono.device import choose_device, describe_device
 
 
@@ -65,7 +66,9 @@ def draw(data: Dataset, file: Path) -> None:
     from ono.report.figures import gallery
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    gallery(data, data.rows("test")[:3]).savefig(file, dpi=110)
+    learned = {"airfoil": ("Mach number", "pressure")}.get(data.info.name)
+    outputs = output_places(data, learned)
+    gallery(data, data.rows("test")[:3], outputs).savefig(file, dpi=110)
 
 
 def main() -> None:

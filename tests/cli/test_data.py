@@ -129,3 +129,6 @@ def test_show_draws_and_describes(tmp_path: Path) -> None:
     for text in ("force [N]", "pressure [Pa]", "train 4", "grid 4 x 4", "[a note]"):
         assert text in result.output
     assert picture.read_bytes().startswith(b"\x89PNG")
+    result = runner.invoke(app, ["show", str(tmp_path / "d"), "--output", "presure"])
+    assert isinstance(result.exception, DataError)
+    assert "did you mean pressure" in str(result.exception)

@@ -141,6 +141,16 @@ def test_gallery_of_a_ragged_cloud_draws_the_points_of_each_sample(tmp_path: Pat
     np.testing.assert_array_equal(drawn, dataset.outputs[7:20, 0])
 
 
+def test_outputs_are_drawn_as_asked_for(tmp_path: Path) -> None:
+    outputs = (Channel(name="first"), Channel(name="second"))
+    dataset = stored(tmp_path, "grid", outputs=outputs)
+    assert titles(gallery(dataset, [0])) == ["a", "first", "second"]
+    figure = gallery(dataset, [0], outputs=[1])
+    assert titles(figure) == ["a", "second"]
+    drawn = [axes.images[0].get_array() for axes in figure.axes if axes.images][1]
+    np.testing.assert_allclose(np.sort(np.ravel(drawn)), np.sort(dataset.outputs[0, :, 1]))
+
+
 def test_names_that_a_font_or_formula_could_choke_on_are_drawn(tmp_path: Path) -> None:
     outputs = (Channel(name="$\\broken{"), Channel(name="压力"))
     figure = gallery(stored(tmp_path, "grid", outputs=outputs), [0])

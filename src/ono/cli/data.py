@@ -89,6 +89,9 @@ def show(
     path: Directory,
     out: Annotated[Path | None, typer.Option(help="Default: DIR/gallery.png.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="How many samples to draw.")] = 4,
+    output: Annotated[
+        list[str] | None, typer.Option(help="Draw this output channel (repeatable).")
+    ] = None,
 ) -> None:
     """Summarise a dataset and draw some of its samples."""
     from rich.console import Console
@@ -96,9 +99,11 @@ def show(
     from rich.table import Table
 
     from ono.data.store import Dataset, explain_os_errors
+    from ono.data.task import output_places
     from ono.files import replacing
 
     dataset = Dataset.open(path)
+    outputs = output_places(dataset, tuple(output) if output else None)
     table = Table(show_header=False, title=f"{dataset.info.name} ({dataset.info.task})")
     for key, value in dataset.summary().items():
         table.add_row(key, escape(value))
@@ -108,7 +113,7 @@ def show(
 
     from ono.report.figures import gallery
 
-    figure = gallery(dataset, rows)
+    figure = gallery(dataset, rows, outputs)
     out = path / "gallery.png" if out is None else out
     with explain_os_errors(out), replacing(out) as aside:
         figure.savefig(aside, format="png")

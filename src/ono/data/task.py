@@ -90,8 +90,7 @@ def output_places(dataset: Dataset, names: tuple[str, ...] | None) -> tuple[int,
     for name in names:
         if name not in known:
             raise DataError(
-                f"data.outputs names {name!r}, which {dataset.path} does not have; "
-                f"{nearest(name, known)}"
+                f"{dataset.path} has no output channel {name!r}; {nearest(name, known)}"
             )
     return tuple(known.index(name) for name in names)
 

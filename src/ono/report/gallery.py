@@ -23,7 +23,7 @@ _LEFT, _TOP, _FOOT = 0.3, 0.35, 0.2
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A stored sample: inputs [points channels], outputs [time points channels]."""
+    """A stored sample: inputs [points channels], shown outputs [time points channels]."""
 
     label: str
     place: Place
@@ -31,25 +31,28 @@ class _Stored:
     outputs: Array
 
 
-def gallery(dataset: Dataset, rows: Sequence[int]) -> Figure:
-    """Draw inputs and outputs of some samples.
+def gallery(dataset: Dataset, rows: Sequence[int], outputs: Sequence[int] | None = None) -> Figure:
+    """Draw inputs and outputs of some samples; of the outputs the chosen ones or the first few.
 
     A steady sample is a line of pictures with a key each. A series has a line for every output
     channel: frames from the first time to the last, in the same colours.
     """
-    samples = [_stored(dataset, row) for row in rows]
-    figure = _steady(dataset, samples) if dataset.times is None else _moving(dataset, samples)
+    if outputs is None:
+        outputs = range(len(dataset.info.outputs))[:_SHOWN_CHANNELS]
+    channels = [dataset.info.outputs[place] for place in outputs]
+    samples = [_stored(dataset, row, outputs) for row in rows]
+    draw_all = _steady if dataset.times is None else _moving
+    figure = draw_all(dataset, samples, channels)
     beside = _SHOWN_CHANNELS if dataset.times is None else _SHOWN_BESIDE_FRAMES
-    if told := _left_out(dataset, samples, beside):
+    if told := _left_out(dataset, samples, beside, len(channels)):
         inches = figure.get_figwidth(), figure.get_figheight()
         at = _LEFT / inches[0], 0.4 * _FOOT / inches[1]
         figure.text(*at, drawable(told, 200), fontsize=SMALL, color=MUTED, parse_math=False)
     return figure
 
 
-def _steady(dataset: Dataset, samples: Sequence[_Stored]) -> Figure:
+def _steady(dataset: Dataset, samples: Sequence[_Stored], outputs: Sequence[Channel]) -> Figure:
     inputs = dataset.info.inputs[:_SHOWN_CHANNELS]
-    outputs = dataset.info.outputs[:_SHOWN_CHANNELS]
     names = [title_of(channel) for channel in (*inputs, *outputs)]
     lefts, panel = columns([True] * len(names), left=_LEFT)
     height = panel * _tallest(samples)
@@ -57,7 +60,7 @@ def _steady(dataset: Dataset, samples: Sequence[_Stored]) -> Figure:
     figure = blank_page(lefts[-1] + panel + KEY_ROOM, tall)
     for line, sample in enumerate(samples):
         top = _TOP + line * (height + GAP)
-        fields = [*sample.inputs.T[: len(inputs)], *sample.outputs[0].T[: len(outputs)]]
+        fields = [*sample.inputs.T[: len(inputs)], *sample.outputs[0].T]
         for column, field in enumerate(fields):
             axes, scale = axes_at(figure, lefts[column], top, panel, height), Scale.of(field)
             key(figure, axes, draw(axes, sample.place, field, scale), scale)
@@ -68,11 +71,10 @@ def _steady(dataset: Dataset, samples: Sequence[_Stored]) -> Figure:
     return figure
 
 
-def _moving(dataset: Dataset, samples: Sequence[_Stored]) -> Figure:
+def _moving(dataset: Dataset, samples: Sequence[_Stored], outputs: Sequence[Channel]) -> Figure:
     times = dataset.times
     assert times is not None
     inputs = dataset.info.inputs[:_SHOWN_BESIDE_FRAMES]
-    outputs: tuple[Channel, ...] = dataset.info.outputs[:_SHOWN_CHANNELS]
     frames = chosen_frames(len(times))
     keyed = [*(True for _ in inputs), *(frame == frames[-1] for frame in frames)]
     lefts, panel = columns(keyed, left=_LEFT + (0.25 if inputs else 0.0))
@@ -103,14 +105,14 @@ def _moving(dataset: Dataset, samples: Sequence[_Stored]) -> Figure:
     return figure
 
 
-def _left_out(dataset: Dataset, samples: Sequence[_Stored], inputs: int) -> str:
+def _left_out(dataset: Dataset, samples: Sequence[_Stored], inputs: int, outputs: int) -> str:
     """Say what a picture does not show: channels, params, all of a volume but one slice."""
     info = dataset.info
     told = [
         f"{most} of {len(channels)} {name}"
         for name, channels, most in (
             ("inputs", info.inputs, inputs),
-            ("outputs", info.outputs, _SHOWN_CHANNELS),
+            ("outputs", info.outputs, outputs),
             ("params", info.params, _SHOWN_PARAMS),
         )
         if len(channels) > most
@@ -133,13 +135,13 @@ def _slice(place: Place, shape: tuple[int, ...]) -> str:
     return f"slice {middle + 1} of {shape[2]}" + (f", z = {heights[0, 0]:.4g}" if flat else "")
 
 
-def _stored(dataset: Dataset, row: int) -> _Stored:
+def _stored(dataset: Dataset, row: int, shown: Sequence[int]) -> _Stored:
     mesh, moving = dataset.info.mesh, dataset.times is not None
     coords, inputs = dataset.of_sample("coords", row), dataset.of_sample("inputs", row)
     outputs = dataset.of_sample("outputs", row)
     if dataset.offsets is not None and moving:
         outputs = outputs.swapaxes(0, 1)
-    outputs = outputs if moving else outputs[None]
+    outputs = (outputs if moving else outputs[None])[..., list(shown)]
     numbers = () if dataset.params is None else dataset.params[row][:_SHOWN_PARAMS]
     params = zip(dataset.info.params, numbers, strict=False)
     told = "".join(f", {channel.name} {float(number):.3g}" for channel, number in params)
