@@ -30,7 +30,8 @@ from ono.device import choose_device, describe_device
 def measure(name: str, args: argparse.Namespace, out: Path) -> dict[str, Any]:
     """Make one benchmark and return its line of the table."""
     if args.warm:
-        make(benchmark(name), out / "warm", size=args.size, samples=args.warm, device=args.device)
+        warm = out / f"warm-{name}"
+        make(benchmark(name), warm, size=args.size, samples=args.warm, device=args.device)
     began = time.perf_counter()
     data = make(
         benchmark(name),
