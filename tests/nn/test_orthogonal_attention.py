@@ -43,7 +43,7 @@ def attention(options: EigenOptions) -> OrthogonalAttention:
 @pytest.mark.parametrize(
     ("heads", "projected", "covariance", "norm"),
     [
-        *product((1, 2), (True, False), ("batch", "ema"), ("ortho",)),
+        *product((1, 2), (True, False), ("batch", "ema", "sample"), ("ortho",)),
         *product((2,), (True,), ("batch",), ("bn", "ln", "none")),
     ],
 )
@@ -51,7 +51,7 @@ def attention(options: EigenOptions) -> OrthogonalAttention:
 def test_latent_side_equals_the_printed_form(
     heads: int,
     projected: bool,
-    covariance: Literal["batch", "ema"],
+    covariance: Literal["batch", "ema", "sample"],
     norm: Literal["ortho", "bn", "ln", "none"],
     measure: str,
 ) -> None:
@@ -96,8 +96,9 @@ def test_reading_at_the_same_points_gives_the_same() -> None:
     assert torch.allclose(layer.read(g, told), out, rtol=1e-12)
 
 
-def test_times_share_the_eigenfunctions() -> None:
-    layer = attention(EigenOptions(functions=4, heads=2))
+@pytest.mark.parametrize("covariance", ["batch", "sample"])
+def test_times_share_the_eigenfunctions(covariance: Literal["batch", "sample"]) -> None:
+    layer = attention(EigenOptions(functions=4, heads=2, covariance=covariance))
     g, h = case()
     stacked = torch.stack((h, 2 * h), 1)
     out, _ = layer(g[:, None], stacked, Measure())

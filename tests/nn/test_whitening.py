@@ -14,11 +14,12 @@ from ono.nn.eigen_options import EigenOptions
 from ono.nn.measure import Measure
 from ono.nn.moments import commit
 from ono.nn.whitening import (
+    SampleWhitening,
     Whitening,
     failed_factorisations,
     inverse_cholesky,
     orthonormality_defect,
-    second_moment,
+    second_moments,
 )
 
 UNIFORM = Measure()
@@ -53,7 +54,7 @@ def test_defect_stays_within_its_bound(dtype: torch.dtype) -> None:
     whitening = Whitening(options)
     scales = torch.logspace(0, -2.5, 16, dtype=torch.float64)
     g_hat = (features(1, points=400, modes=16) * scales).to(dtype)
-    covariance = second_moment(g_hat, 1, UNIFORM) / len(g_hat)
+    covariance = second_moments(g_hat, 1, UNIFORM).sum(0) / len(g_hat)
     psi = whitening.eigenfunctions(g_hat, whitening.statistics(g_hat, UNIFORM))
     defect = float((gram(psi, 1) - eye_like(gram(psi, 1))).norm())
     condition = float(torch.linalg.cond(covariance[0]))
@@ -111,7 +112,7 @@ def test_non_finite_features_are_counted_and_never_raise() -> None:
 
 
 def test_inverse_cholesky_matches_the_definition() -> None:
-    covariance = second_moment(features(6), 2, UNIFORM)
+    covariance = second_moments(features(6), 2, UNIFORM).sum(0)
     inverse, info = inverse_cholesky(covariance, ridge=1e-3)
     scale = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
     expected = torch.linalg.cholesky(covariance + 1e-3 * scale * eye_like(covariance))
@@ -124,9 +125,9 @@ def test_weights_enter_the_covariance_and_padding_does_not() -> None:
     weights = torch.rand(4, 60, dtype=torch.float64)
     weights[:, 50:] = 0
     weights = weights / weights.sum(-1, keepdim=True)
-    whole = second_moment(g_hat, 2, Measure(weights))
+    whole = second_moments(g_hat, 2, Measure(weights)).sum(0)
     g_hat[:, 50:] = 1e9
-    assert torch.allclose(second_moment(g_hat, 2, Measure(weights)), whole, rtol=1e-12)
+    assert torch.allclose(second_moments(g_hat, 2, Measure(weights)).sum(0), whole, rtol=1e-12)
 
 
 def test_sums_do_not_depend_on_how_the_data_is_cut() -> None:
@@ -143,7 +144,7 @@ def test_sums_do_not_depend_on_how_the_data_is_cut() -> None:
 def test_running_mean_is_corrected_for_its_start_and_gated() -> None:
     whitening = Whitening(EigenOptions(functions=4, heads=2, momentum=0.9, eval_covariance="ema"))
     g_hat = features(9)
-    covariance = second_moment(g_hat, 2, UNIFORM) / 4
+    covariance = second_moments(g_hat, 2, UNIFORM).sum(0) / 4
     whitening.statistics(g_hat, UNIFORM)
     commit(whitening)
     assert torch.allclose(whitening.moments.recorded(), covariance, rtol=1e-12)
@@ -160,7 +161,10 @@ def test_ema_training_uses_the_blend_without_gradient() -> None:
     commit(whitening)
     second.requires_grad_(True)
     inverse = whitening.statistics(second, UNIFORM)
-    blend = (second_moment(first, 2, UNIFORM) / 3 + second_moment(second, 2, UNIFORM) * 2 / 3) / 4
+    blend = (
+        second_moments(first, 2, UNIFORM).sum(0) / 3
+        + second_moments(second, 2, UNIFORM).sum(0) * 2 / 3
+    ) / 4
     expected, _ = inverse_cholesky(blend.detach(), whitening.options.ridge)
     assert torch.allclose(inverse, expected, rtol=1e-10)
     assert not inverse.requires_grad
@@ -198,4 +202,15 @@ def test_the_defect_is_that_of_the_functions_on_the_calibration_data() -> None:
     psi = whitening.eval().eigenfunctions(g_hat, whitening.frozen())
     defects = torch.linalg.matrix_norm(gram(psi, 2) - eye_like(gram(psi, 2)))
     assert orthonormality_defect(whitening) == pytest.approx(float(defects.max()), rel=1e-9)
-    assert orthonormality_defect(whitening) > 0.01  # what so large a ridge does
+    assert float(defects.max()) > 0.01  # what so large a ridge does
+
+
+def test_samples_whitened_alone_are_orthonormal_each() -> None:
+    whitening = SampleWhitening(EigenOptions(functions=4, heads=2, covariance="sample", ridge=0.0))
+    g_hat = features(5)
+    weights = torch.rand(len(g_hat), g_hat.shape[1], dtype=torch.float64)
+    measure = Measure(weights / weights.sum(-1, keepdim=True))
+    psi = whitening.eigenfunctions(g_hat, whitening.statistics(g_hat, measure))
+    each = second_moments(psi, 2, measure)
+    assert torch.allclose(each, eye_like(each), atol=1e-10)
+    assert orthonormality_defect(whitening) is None

@@ -43,11 +43,11 @@ def calibrate(model: nn.Module, batches: Iterable[Seen]) -> None:
     >>> torch.allclose(model.eval()(grid, a), u, atol=1e-4)
     True
     """
-    if not isinstance(model, Calibrated):
+    moments = [part for part in model.modules() if isinstance(part, Moments)]
+    if not moments or not isinstance(model, Calibrated):
         return
     training = model.training
     model.eval()
-    moments = [part for part in model.modules() if isinstance(part, Moments)]
     for part in moments:
         part.reset()
     count = 0

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ono.nn.eigen_options import EigenOptions
 from ono.nn.measure import Measure
 from ono.nn.moments import Moments
-from ono.nn.whitening import Whitening
+from ono.nn.whitening import SampleWhitening, Whitening
 
 
 class NoNorm(nn.Module):
@@ -113,14 +113,15 @@ class PointBatchNorm(NoNorm):
         return (g_hat - mean) * deviation.rsqrt() * self.weight + self.bias
 
 
-EigenNorm = Whitening | PointBatchNorm | PointLayerNorm | NoNorm
+EigenNorm = Whitening | SampleWhitening | PointBatchNorm | PointLayerNorm | NoNorm
 
 
 def eigen_norm(options: EigenOptions) -> EigenNorm:
     """Build the normalisation that the options name."""
     match options.norm:
         case "ortho":
-            return Whitening(options)
+            alone = options.covariance == "sample"
+            return SampleWhitening(options) if alone else Whitening(options)
         case "bn":
             return PointBatchNorm(options)
         case "ln":

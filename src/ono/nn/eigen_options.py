@@ -15,8 +15,10 @@ class EigenOptions(BaseModel, frozen=True, extra="forbid"):
     norm: Literal["ortho", "bn", "ln", "none"] = Field(
         "ortho", description="orthonormalisation, or what the paper's ablation puts in its place"
     )
-    covariance: Literal["batch", "ema"] = Field(
-        "batch", description="what whitens a training batch: itself, or the running estimate"
+    covariance: Literal["batch", "ema", "sample"] = Field(
+        "batch",
+        description="what whitens: the batch, the running estimate, or each sample itself, then "
+        "at evaluation too",
     )
     eval_covariance: Literal["calibrated", "ema"] = Field(
         "calibrated", description="what whitens at evaluation"

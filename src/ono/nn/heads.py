@@ -21,12 +21,15 @@ def same_head(heads: int, rows: int, columns: int) -> Float[Tensor, "rows column
     return torch.kron(torch.eye(heads), torch.ones(rows // heads, columns // heads))
 
 
-def block_diagonal(blocks: Float[Tensor, "heads k k"]) -> Float[Tensor, "modes modes"]:
+def block_diagonal(
+    blocks: Float[Tensor, "*batch heads k k"],
+) -> Float[Tensor, "*batch modes modes"]:
     """Lay square blocks along the diagonal of one matrix.
 
     >>> block_diagonal(torch.tensor([[[1.0]], [[2.0]]])).tolist()
     [[1.0, 0.0], [0.0, 2.0]]
     """
-    heads, size, _ = blocks.shape
+    heads, size, _ = blocks.shape[-3:]
     owner = torch.eye(heads, dtype=blocks.dtype, device=blocks.device)
-    return (owner[:, None, :, None] * blocks[:, :, None, :]).reshape(heads * size, heads * size)
+    spread = owner[:, None, :, None] * blocks[..., :, :, None, :]
+    return spread.reshape(*blocks.shape[:-3], heads * size, heads * size)

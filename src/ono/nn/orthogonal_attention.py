@@ -76,7 +76,7 @@ class OrthogonalAttention(nn.Module):
 
     def kernel(
         self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
-    ) -> tuple[Float[Tensor, "heads eigen eigen"], Tensor]:
+    ) -> tuple[Float[Tensor, "*batch heads eigen eigen"], Tensor]:
         """Return the kernel between features, folded or fresh, and the statistics it came from."""
         if not self.training and self.is_folded:
             return self.folded, self.folded
@@ -102,7 +102,10 @@ class OrthogonalAttention(nn.Module):
         psi = self.norm.features(g_hat, statistics)
         moment = self.moment(psi, h, measure)
         with torch.autocast(h.device.type, enabled=False):
-            latent = (block_diagonal(kernel) @ moment.double()).to(moment.dtype)
+            mixing = block_diagonal(kernel)
+            if mixing.ndim > 2 and moment.ndim > 3:  # one kernel for all times of a sample
+                mixing = mixing[:, None]
+            latent = (mixing @ moment.double()).to(moment.dtype)
         return psi @ latent.to(psi.dtype), (latent, kernel, statistics)
 
     def read(

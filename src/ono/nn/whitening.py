@@ -1,7 +1,9 @@
 """Orthonormalisation in function space (Eqs. 7-9).
 
-The columns of ĝ become orthonormal over samples and points together, not within one sample:
-C = mean of ĝᵀĝ, C = L Lᵀ, ψ = ĝ L⁻ᵀ, so that the mean of ψᵀψ is L⁻¹ C L⁻ᵀ = I.
+The columns of ĝ become orthonormal over samples and points together:
+C = mean of ĝᵀĝ, C = L Lᵀ, ψ = ĝ L⁻ᵀ, so that the mean of ψᵀψ is L⁻¹ C L⁻ᵀ = I. With
+covariance="sample" each sample has its own C: then ψ is orthonormal on every single domain, and
+training and evaluation do the same.
 
 Everything k×k is float64. Covariances of learned features reach condition numbers of 1e6 and
 more, where float32 loses orthonormality and TF32 or bfloat16 make the factorisation fail.
@@ -19,27 +21,24 @@ from ono.nn.measure import Measure
 from ono.nn.moments import Moments
 
 
-def second_moment(
+def second_moments(
     g_hat: Float[Tensor, "batch points modes"], heads: int, measure: Measure
-) -> Float[Tensor, "heads eigen eigen"]:
-    """Return the sum over samples of <ĝ_i, ĝ_j> within each head (the numerator of Eq. 7).
-
-    float64, one product per sample and head.
-    """
+) -> Float[Tensor, "batch heads eigen eigen"]:
+    """Return <ĝ_i, ĝ_j> of each sample within each head; their mean is Eq. 7. In float64."""
     wide: Tensor = g_hat.unflatten(-1, (heads, -1)).transpose(1, 2)
     wide = wide.to(torch.float64, memory_format=torch.contiguous_format)
-    return measure.inner(wide, wide).sum(0)
+    return measure.inner(wide, wide)
 
 
 def inverse_cholesky(
-    covariance: Float[Tensor, "heads eigen eigen"], ridge: float
-) -> tuple[Float[Tensor, "heads eigen eigen"], Int[Tensor, " heads"]]:
+    covariance: Float[Tensor, "*heads eigen eigen"], ridge: float
+) -> tuple[Float[Tensor, "*heads eigen eigen"], Int[Tensor, " *heads"]]:
     """Return L⁻¹ with L Lᵀ = C + ridge·(tr C / k)·I, and LAPACK's info (0 where it worked).
 
     The ridge follows the scale of C, so multiplying the features by a constant changes nothing
     in ψ. Nothing here raises or waits for the device: a failure shows in `info` and as NaN.
     """
-    scale = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
+    scale = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))
     identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
     chol, info = torch.linalg.cholesky_ex(covariance / scale + ridge * identity)
@@ -47,8 +46,8 @@ def inverse_cholesky(
     return inverse / scale.sqrt(), info
 
 
-class Whitening(nn.Module):
-    """Keep the covariance of a layer's features and whiten with it.
+class Whitener(nn.Module):
+    """Whiten features with the factor L⁻¹ of a covariance, whatever it is the covariance of.
 
     ψ is seldom formed: attention uses ĝ itself with the k×k `kernel` between its columns.
     """
@@ -58,14 +57,71 @@ class Whitening(nn.Module):
     def __init__(self, options: EigenOptions) -> None:
         super().__init__()
         self.options = options
+        self.register_buffer("failures", torch.zeros((), dtype=torch.int64))
+
+    def features(
+        self,
+        g_hat: Float[Tensor, "*batch points modes"],
+        statistics: Float[Tensor, "*some heads eigen eigen"],
+    ) -> Float[Tensor, "*batch points modes"]:
+        """Return what the kernel acts on: ĝ itself, as the whitening sits in the kernel."""
+        return g_hat
+
+    def kernel(
+        self,
+        mu: Float[Tensor, "heads eigen"],
+        statistics: Float[Tensor, "*batch heads eigen eigen"],
+    ) -> Float[Tensor, "*batch heads eigen eigen"]:
+        """Return L⁻ᵀ diag(μ) L⁻¹, so that ĝ · kernel · ĝᵀ = ψ diag(μ) ψᵀ."""
+        return statistics.mT @ (mu.double()[..., None] * statistics)
+
+    def eigenfunctions(
+        self,
+        g_hat: Float[Tensor, "*batch points modes"],
+        statistics: Float[Tensor, "*some heads eigen eigen"],
+    ) -> Float[Tensor, "*batch points modes"]:
+        """Return ψ = ĝ L⁻ᵀ (Eq. 8)."""
+        return (g_hat.double() @ block_diagonal(statistics).mT).to(g_hat.dtype)
+
+    def factor(
+        self, covariance: Float[Tensor, "*batch heads eigen eigen"]
+    ) -> Float[Tensor, "*batch heads eigen eigen"]:
+        """Return L⁻¹ and count the factorisations that failed."""
+        inverse, info = inverse_cholesky(covariance.double(), self.options.ridge)
+        with torch.no_grad():
+            self.failures += (info != 0).sum()
+        return inverse
+
+
+class SampleWhitening(Whitener):
+    """Whiten every sample with its own covariance, in training and evaluation alike.
+
+    ψ is orthonormal on each domain by itself. Nothing is kept, so nothing needs calibration.
+    """
+
+    def observe(self, g_hat: Float[Tensor, "batch points modes"], measure: Measure) -> None:
+        """Nothing is kept."""
+
+    def statistics(
+        self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
+    ) -> Float[Tensor, "batch heads eigen eigen"]:
+        """Return L⁻¹ of each sample."""
+        with torch.autocast(g_hat.device.type, enabled=False):
+            return self.factor(second_moments(g_hat, self.options.heads, measure))
+
+
+class Whitening(Whitener):
+    """Whiten all samples with one covariance: of the batch, the running or the exact one."""
+
+    def __init__(self, options: EigenOptions) -> None:
+        super().__init__(options)
         identity = torch.eye(options.functions).repeat(options.heads, 1, 1)
         self.moments = Moments(identity, options.momentum)
-        self.register_buffer("failures", torch.zeros((), dtype=torch.int64))
 
     def observe(self, g_hat: Float[Tensor, "batch points modes"], measure: Measure) -> None:
         """Add a batch to the sums of a calibration pass."""
         with torch.autocast(g_hat.device.type, enabled=False):
-            total = second_moment(g_hat, self.options.heads, measure)
+            total = second_moments(g_hat, self.options.heads, measure).sum(0)
             self.moments.observe(total, g_hat.shape[0])
 
     def statistics(
@@ -75,66 +131,36 @@ class Whitening(nn.Module):
         if not self.training:
             return self.frozen()
         with torch.autocast(g_hat.device.type, enabled=False):
-            total = second_moment(g_hat, self.options.heads, measure)
+            total = second_moments(g_hat, self.options.heads, measure).sum(0)
             covariance = total / g_hat.shape[0]
             self.moments.observe(total, g_hat.shape[0])
             self.moments.state = "stale"
             if self.options.covariance == "ema":
                 covariance = self.moments.blend(covariance)
-            return self._factor(covariance)
+            return self.factor(covariance)
 
     def frozen(self) -> Float[Tensor, "heads eigen eigen"]:
         """Return L⁻¹ of the covariance that evaluation uses: the exact or the running one."""
         running = self.options.eval_covariance == "ema"
-        return self._factor(self.moments.recorded() if running else self.moments.known())
-
-    def features(
-        self,
-        g_hat: Float[Tensor, "*batch points modes"],
-        statistics: Float[Tensor, "heads eigen eigen"],
-    ) -> Float[Tensor, "*batch points modes"]:
-        """Return what the kernel acts on: ĝ itself, as the whitening sits in the kernel."""
-        return g_hat
-
-    def kernel(
-        self, mu: Float[Tensor, "heads eigen"], statistics: Float[Tensor, "heads eigen eigen"]
-    ) -> Float[Tensor, "heads eigen eigen"]:
-        """Return L⁻ᵀ diag(μ) L⁻¹, so that ĝ · kernel · ĝᵀ = ψ diag(μ) ψᵀ."""
-        return statistics.mT @ (mu.double()[..., None] * statistics)
-
-    def eigenfunctions(
-        self,
-        g_hat: Float[Tensor, "*batch points modes"],
-        statistics: Float[Tensor, "heads eigen eigen"],
-    ) -> Float[Tensor, "*batch points modes"]:
-        """Return ψ = ĝ L⁻ᵀ (Eq. 8)."""
-        return (g_hat.double() @ block_diagonal(statistics).mT).to(g_hat.dtype)
-
-    def _factor(
-        self, covariance: Float[Tensor, "heads eigen eigen"]
-    ) -> Float[Tensor, "heads eigen eigen"]:
-        inverse, info = inverse_cholesky(covariance.double(), self.options.ridge)
-        with torch.no_grad():
-            self.failures += (info != 0).sum()
-        return inverse
+        return self.factor(self.moments.recorded() if running else self.moments.known())
 
 
 @torch.no_grad()
-def orthonormality_defect(module: nn.Module) -> float:
-    """Return the largest ‖mean of ψᵀψ - I‖ over all heads inside a calibrated module.
+def orthonormality_defect(module: nn.Module) -> float | None:
+    """Return the largest ‖mean of ψᵀψ - I‖ over all heads inside a calibrated module, if any.
 
     Over the calibration data the mean of ψᵀψ is L⁻¹ C L⁻ᵀ, so the matrices say it without the data.
     """
-    defects = [0.0]
+    defects = []
     for part in module.modules():
         if isinstance(part, Whitening):
             inverse, _ = inverse_cholesky(part.moments.exact, part.options.ridge)
             gram = inverse @ part.moments.exact @ inverse.mT
             identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
             defects.append(float(torch.linalg.matrix_norm(gram - identity).max()))
-    return max(defects)
+    return max(defects, default=None)
 
 
 def failed_factorisations(module: nn.Module) -> int:
     """Return how many Cholesky factorisations have failed inside a module (waits for it)."""
-    return sum(int(part.failures) for part in module.modules() if isinstance(part, Whitening))
+    return sum(int(part.failures) for part in module.modules() if isinstance(part, Whitener))

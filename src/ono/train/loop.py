@@ -179,7 +179,8 @@ class _Training:
         better, before = False, (state.best, state.best_epoch)
         if validated:
             record["validation"] = self.validate().mean
-            record["orthonormality_defect"] = orthonormality_defect(self.step.evaluated)
+            if (defect := orthonormality_defect(self.step.evaluated)) is not None:
+                record["orthonormality_defect"] = defect
             better = record["validation"] < state.best
             if better:
                 state.best, state.best_epoch = record["validation"], state.epoch
