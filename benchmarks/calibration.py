@@ -64,7 +64,8 @@ def measure(recipe: Recipe, every: int) -> tuple[list[Row], str]:
     done = 0
     for epoch in range(1, recipe.train.epochs + 1):
         for batch in train.batches(epoch_order(recipe.seed, epoch, len(train)), recipe.train.batch):
-            step(batch, recipe.optimiser.rate(done, steps))
+            step.rate.fill_(recipe.optimiser.rate(done, steps))
+            step(batch)
             done += 1
         loss = step.take_mean_loss()
         if epoch % every == 0:

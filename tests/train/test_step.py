@@ -49,7 +49,9 @@ def begin(data: Dataset, recipe: Recipe) -> Step:
         torch.manual_seed(0)
         operator = Operator(card)
     operator.normaliser.fit(training_rows(View(data, data.rows("train"))))
-    return Step(operator, recipe)
+    step = Step(operator, recipe)
+    step.rate.fill_(RATE)
+    return step
 
 
 def batches(data: Dataset, size: int = 4) -> Iterator[Batch]:
@@ -125,7 +127,7 @@ def test_a_step_reports_the_mean_over_samples_once(data: Dataset) -> None:
     for batch in (first, second, third):
         with torch.no_grad():
             expected.append(sample_losses(copy.deepcopy(step.operator).train(), batch))
-        step(batch, RATE)
+        step(batch)
     assert len(third.rows) == 2
     assert step.take_mean_loss() == pytest.approx(float(torch.cat(expected).mean()), rel=1e-6)
     assert step.take_mean_loss() == 0
@@ -147,14 +149,14 @@ def without_reports(names: list[str]) -> list[str]:
 def test_a_bad_batch_changes_nothing(data: Dataset, field: str) -> None:
     step, never = begin(data, averaging(data)), begin(data, averaging(data))
     good = list(batches(data))
-    step(good[0], RATE)
-    never(good[0], RATE)
+    step(good[0])
+    never(good[0])
     before = everything(step)
-    step(poisoned(good[1], field), RATE)
+    step(poisoned(good[1], field))
     assert int(step.skipped) == 1
     assert without_reports(differences(before, everything(step))) == []
-    step(good[2], RATE)
-    never(good[2], RATE)
+    step(good[2])
+    never(good[2])
     assert without_reports(differences(everything(step), everything(never))) == []
     assert len(differences(before, everything(never))) > 100
     assert (int(step.skipped), int(never.skipped)) == (1, 0)
@@ -164,34 +166,34 @@ def test_a_bad_batch_changes_nothing(data: Dataset, field: str) -> None:
 def test_a_bad_first_batch_changes_nothing(data: Dataset, field: str) -> None:
     step, never = begin(data, averaging(data)), begin(data, averaging(data))
     good = list(batches(data))
-    step(poisoned(good[0], field), RATE)
+    step(poisoned(good[0], field))
     for name in ("operator", "average"):
         left, right = everything(step)[name], everything(never)[name]
         assert without_reports(differences(left, right)) == []
     moments = step.state()["moments"]
     assert all(not value.any() for moment in moments.values() for value in moment.values())
-    step(good[1], RATE)
-    never(good[1], RATE)
+    step(good[1])
+    never(good[1])
     assert without_reports(differences(everything(step), everything(never))) == []
 
 
 def test_the_counter_of_the_optimiser_waits_too(data: Dataset) -> None:
     step = begin(data, changed(data))
     good = list(batches(data))
-    step(good[0], RATE)
-    step(poisoned(good[1], "target"), RATE)
-    step(good[2], RATE)
+    step(good[0])
+    step(poisoned(good[1], "target"))
+    step(good[2])
     assert {float(m["step"]) for m in step.state()["moments"].values()} == {2.0}
 
 
 def test_the_gradient_is_clipped(data: Dataset) -> None:
     batch = next(batches(data))
     free = begin(data, changed(data, "optimiser", clip=None))
-    free(batch, RATE)
+    free(batch)
     raw = [p.grad.clone() for p in free.operator.parameters() if p.grad is not None]
     norm = float(torch.stack([g.norm() for g in raw]).norm())
     tight = begin(data, changed(data, "optimiser", clip=norm / 3))
-    tight(batch, RATE)
+    tight(batch)
     clipped = [p.grad for p in tight.operator.parameters() if p.grad is not None]
     for whole, third in zip(raw, clipped, strict=True):
         torch.testing.assert_close(third, whole / 3, rtol=1e-4, atol=1e-8)
@@ -201,7 +203,7 @@ def test_averaged_weights_follow_their_formula(data: Dataset) -> None:
     step = begin(data, changed(data, weight_average=0.75))
     expected = [p.detach().clone() for p in step.operator.parameters()]
     for n, batch in enumerate(batches(data), start=1):
-        step(batch, RATE)
+        step(batch)
         new = step.operator.parameters()
         keep = min(0.75, (1 + n) / (10 + n))
         expected = [keep * m + (1 - keep) * p.detach() for m, p in zip(expected, new, strict=True)]
@@ -221,8 +223,8 @@ def test_without_averaging_the_trained_operator_is_evaluated(data: Dataset) -> N
 def test_bfloat16_steps_run_and_differ_a_little(data: Dataset) -> None:
     exact, rough = begin(data, changed(data)), begin(data, changed(data, precision="bf16"))
     for batch in batches(data):
-        exact(batch, RATE)
-        rough(batch, RATE)
+        exact(batch)
+        rough(batch)
     assert int(rough.skipped) == 0
     assert all(p.dtype == torch.float32 for p in rough.operator.parameters())
     a, b = exact.take_mean_loss(), rough.take_mean_loss()
@@ -234,13 +236,13 @@ def test_a_restored_step_continues_with_the_same_bits(data: Dataset, tmp_path: P
     recipe = changed(data, weight_average=0.9)
     good = list(batches(data))
     whole = begin(data, recipe)
-    whole(good[0], RATE)
+    whole(good[0])
     whole.evaluated.save(tmp_path)
     torch.save(whole.state(), tmp_path / "state.pt")
     again = begin(data, recipe)
     again.operator.load_state_dict(Operator.load(tmp_path).state_dict())
     again.restore(torch.load(tmp_path / "state.pt", weights_only=True))
     for batch in good[1:]:
-        whole(batch, RATE)
-        again(batch, RATE)
+        whole(batch)
+        again(batch)
     assert differences(everything(whole), everything(again)) == []

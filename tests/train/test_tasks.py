@@ -21,11 +21,12 @@ from ono.evaluate.metrics import channel_errors, relative_l2
 from ono.evaluate.operator import Operator
 from ono.evaluate.score import score
 from ono.train.evaluations import Evaluator
+from ono.train.execution import Epoch
 from ono.train.loop import fit, resume
 from ono.train.prepare import cut
 from ono.train.recipe import Recipe
 from ono.train.state import Event
-from ono.train.step import some_times
+from ono.train.step import at_times
 
 CPU = torch.device("cpu")
 
@@ -164,12 +165,15 @@ def test_random_times_make_a_step_and_resume_exactly(tmp_path: Path) -> None:
     metrics = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "cut")]
     assert metrics[0] == metrics[1]
     (batch,) = load(cut(data, recipe).train, CPU).batches(np.arange(12), 12)
-    some = some_times(batch, 2)
-    assert some.times is not None
     assert batch.times is not None
-    places = [batch.times.tolist().index(time) for time in some.times.tolist()]
-    assert len(set(places)) == 2
-    assert torch.equal(some.target, batch.target[:, places])
+    epoch = Epoch.of(recipe, 0, 12, len(batch.times))
+    assert epoch.times is not None
+    for places in epoch.times:
+        assert len(set(places)) == 2
+        some = at_times(batch, torch.from_numpy(places))
+        assert some.times is not None
+        assert some.times.tolist() == batch.times[places].tolist()
+        assert torch.equal(some.target, batch.target[:, places])
 
 
 def test_a_loss_by_channel_hears_the_small_channel() -> None:

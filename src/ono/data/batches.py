@@ -15,6 +15,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from ono.data.info import Array
@@ -55,30 +56,34 @@ class Resident:
 
     def batches(self, order: Array, size: int) -> Iterator[Batch]:
         """Yield batches by gathering from what is already on the device."""
-        device = self.all.values.device
-        for part in _parts(order, size):
-            index = torch.from_numpy(part).to(device, non_blocking=True)
-            domain = self.all.domain
+        for part in parts_of(order, size):
+            index = torch.from_numpy(part).to(self.all.values.device, non_blocking=True)
             # A ragged batch is padded to its own longest sample, as when it is streamed.
             longest = None if self.lengths is None else int(self.lengths[part].max())
+            yield replace(self.pick(index, longest), rows=self.all.rows[torch.from_numpy(part)])
 
-            def pick(
-                x: Tensor | None, index: Tensor = index, longest: int | None = longest
-            ) -> Tensor | None:
-                if x is None or len(x) == len(self.all.values):
-                    return None if x is None else x[index, :longest]
-                return x.expand(len(index), *x.shape[1:])
+    def pick(self, index: Int[Tensor, " batch"], longest: int | None = None) -> Batch:
+        """Gather samples by their place in the view, cut after the `longest`; `rows` are places.
 
-            coords, history = pick(domain.coords), self.all.history
-            assert coords is not None
-            yield Batch(
-                Domain(coords, domain.shape, pick(domain.weights), pick(domain.mask)),
-                self.all.values[index, :longest],
-                self.all.target[index][..., :longest, :],
-                self.all.rows[torch.from_numpy(part)],
-                self.all.times,
-                None if history is None else history[index][..., :longest, :],
-            )
+        Nothing here waits for the device.
+        """
+        domain, history = self.all.domain, self.all.history
+
+        def gather(x: Tensor | None) -> Tensor | None:
+            if x is None or len(x) == len(self.all.values):
+                return None if x is None else x[index, :longest]
+            return x.expand(len(index), *x.shape[1:])
+
+        coords = gather(domain.coords)
+        assert coords is not None
+        return Batch(
+            Domain(coords, domain.shape, gather(domain.weights), gather(domain.mask)),
+            self.all.values[index, :longest],
+            self.all.target[index][..., :longest, :],
+            index,
+            self.all.times,
+            None if history is None else history[index][..., :longest, :],
+        )
 
 
 class Streamed:
@@ -92,7 +97,7 @@ class Streamed:
 
     def batches(self, order: Array, size: int) -> Iterator[Batch]:
         """Yield batches, reading two ahead."""
-        parts = _parts(order, size)
+        parts = parts_of(order, size)
         with ThreadPoolExecutor(1) as pool:
             ahead = [pool.submit(self.view.read, part) for part in parts[:2]]
             for position in range(len(parts)):
@@ -131,7 +136,8 @@ def training_rows(view: View) -> Iterator[Batch]:
     return in_order(Streamed(view, torch.device("cpu")), _READ_ROWS)
 
 
-def _parts(order: Array, size: int) -> list[Array]:
+def parts_of(order: Array, size: int) -> list[Array]:
+    """Cut an order into batches of a size; the last one may be smaller."""
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 

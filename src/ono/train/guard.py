@@ -7,7 +7,8 @@ from collections import deque
 import numpy as np
 import torch
 
-from ono.data.view import Batch, View
+from ono.data.info import Array
+from ono.data.view import View
 from ono.evaluate.operator import Operator
 from ono.nn.whitening import failed_factorisations
 from ono.train.recipe import Recipe
@@ -22,9 +23,10 @@ class Guard:
         self.view, self.device, self.recipe = view, device, recipe
         self.recent: deque[tuple[int, int, list[int]]] = deque(maxlen=batches)
 
-    def remember(self, state: State, batch: Batch) -> None:
-        """Note which rows the next step will see."""
-        self.recent.append((state.epoch, state.step, [int(row) for row in batch.rows]))
+    def remember(self, state: State, part: Array) -> None:
+        """Note which samples of the view a step has seen."""
+        first = self.view.rows.start
+        self.recent.append((state.epoch, state.step, [first + int(place) for place in part]))
 
     def explain(self, operator: Operator, skipped: int, tolerated: int) -> str:
         """Describe the failed step: when, which rows, and what to do."""

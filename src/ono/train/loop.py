@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import ono
-from ono.data.batches import epoch_order, load, training_rows
+from ono.data.batches import load, training_rows
 from ono.data.store import Dataset
 from ono.data.task import Views
 from ono.device import choose_device, describe_device
@@ -31,6 +31,7 @@ from ono.evaluate.score import Score, score
 from ono.files import write_text
 from ono.nn.whitening import failed_factorisations, orthonormality_defect
 from ono.train import checkpoint as checkpoints
+from ono.train.execution import Epoch, execution
 from ono.train.guard import Guard
 from ono.train.prepare import cut, refuse_bad_data
 from ono.train.recipe import Recipe
@@ -112,8 +113,12 @@ class _Training:
         self.state = State()
         self.per_epoch = -(-len(self.train) // recipe.train.batch)
         self.steps = self.per_epoch * recipe.train.epochs
-        self.look_every = 1 if device.type == "cpu" else 50
-        self.guard = Guard(parts.train, device, self.look_every, recipe)
+        # A look at the device within an epoch would make the host wait for it.
+        self.look_at_every_step = device.type == "cpu"
+        seen = 1 if self.look_at_every_step else self.per_epoch
+        self.guard = Guard(parts.train, device, seen, recipe)
+        form = recipe.train.execution
+        self.execution = execution(form, self.step, self.train, recipe.train.batch)
         self.saved_at = time.monotonic()
         self.newest: tuple[int, Path] | None = None
         self.failed_saves = 0
@@ -141,14 +146,14 @@ class _Training:
     def one_epoch(self, request: StopRequest) -> None:
         state, recipe = self.state, self.recipe
         began = time.monotonic()
-        order = epoch_order(recipe.seed, state.epoch, len(self.train))
-        rest = order[state.position * recipe.train.batch :]
-        for batch in self.train.batches(rest, recipe.train.batch):
-            self.guard.remember(state, batch)
-            self.step(batch, recipe.optimiser.rate(state.step, self.steps))
+        view = self.parts.train
+        times = len(view.times) if view.times is not None and view.window is None else None
+        epoch = Epoch.of(recipe, state.epoch, len(view), times)
+        for part in self.execution.run(epoch.after(state.position, recipe.train.batch)):
+            self.guard.remember(state, part)
             state.step += 1
             state.position += 1
-            if state.step % self.look_every == 0:
+            if self.look_at_every_step:
                 self.refuse_non_finite()
             self.emit("step")
             last = state.position == self.per_epoch

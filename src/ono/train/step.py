@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypedDict
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ono.data.view import Batch
@@ -22,6 +24,8 @@ from ono.evaluate.metrics import channel_errors, gradient_relative_l2, relative_
 from ono.evaluate.operator import Operator
 from ono.nn.moments import Moments, commit
 from ono.train.recipe import Recipe
+
+Losses = Callable[[Operator, Batch], Tensor]
 
 
 def sample_losses(
@@ -60,11 +64,10 @@ def sample_losses(
     return means
 
 
-def some_times(batch: Batch, count: int | None) -> Batch:
-    """Return a timed batch at so many random times, or as it is."""
-    if count is None or batch.times is None or batch.history is not None:
+def at_times(batch: Batch, chosen: Int[Tensor, " times"] | None) -> Batch:
+    """Return a timed batch at the chosen times only, or as it is."""
+    if chosen is None or batch.times is None:
         return batch
-    chosen = torch.randperm(len(batch.times))[:count].sort().values.to(batch.times.device)
     return replace(batch, times=batch.times[chosen], target=batch.target[:, chosen])
 
 
@@ -86,18 +89,24 @@ def loss_options(recipe: Recipe) -> LossOptions:
 
 
 class Step:
-    """The eager training step and everything it changes."""
+    """The training step and everything it changes.
+
+    The learning rate is a tensor on the device: a recorded step reads it anew at every replay.
+    """
 
     def __init__(self, operator: Operator, recipe: Recipe) -> None:
         self.operator = operator
         self.recipe = recipe
         device = next(operator.parameters()).device
+        self.rate = torch.tensor(recipe.optimiser.learning_rate, device=device)
         self.optimiser = torch.optim.AdamW(
             operator.parameters(),
-            lr=recipe.optimiser.learning_rate,
+            lr=self.rate,
             weight_decay=recipe.optimiser.weight_decay,
             fused=True,
+            capturable=device.type == "cuda",
         )
+        self.losses: Losses = partial(sample_losses, **loss_options(recipe))
         self.average: Operator | None = None
         if recipe.train.weight_average > 0:
             self.average = copy.deepcopy(operator).requires_grad_(False)
@@ -111,19 +120,12 @@ class Step:
         """The operator that is evaluated and saved: the averaged one if weights are averaged."""
         return self.operator if self.average is None else self.average
 
-    def __call__(self, batch: Batch, learning_rate: float) -> None:
-        """Take one step on a batch."""
+    def __call__(self, batch: Batch) -> None:
+        """Take one step on a batch; nothing here waits for the device."""
         self.operator.train()
-        batch = some_times(batch, self.recipe.train.times)
-        for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate
         self.optimiser.zero_grad(set_to_none=True)
         with self._precision(batch.values.device):
-            losses = sample_losses(
-                self.operator,
-                batch,
-                **loss_options(self.recipe),
-            )
+            losses = self.losses(self.operator, batch)
         loss = losses.mean()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(
@@ -143,6 +145,15 @@ class Step:
         self.loss_sum.zero_()
         self.samples.zero_()
         return mean
+
+    def tensors(self) -> list[Tensor]:
+        """Return every tensor a step changes, so that a trial can be undone."""
+        parts: list[Tensor] = [self.loss_sum, self.samples, self.skipped, self.applied]
+        for module in filter(None, (self.operator, self.average)):
+            parts += [*module.parameters(), *module.buffers()]
+        for state in self.optimiser.state.values():
+            parts += [value for value in state.values() if isinstance(value, Tensor)]
+        return parts
 
     def state(self) -> dict[str, Any]:
         """Return everything besides the evaluated operator that the next step depends on."""
@@ -165,6 +176,8 @@ class Step:
         content = self.optimiser.state_dict()
         content["state"] = {int(k): v for k, v in state["moments"].items()}
         self.optimiser.load_state_dict(content)
+        for group in self.optimiser.param_groups:  # loading has put a copy there
+            group["lr"] = self.rate
         for name in ("loss_sum", "samples", "skipped", "applied"):
             getattr(self, name).copy_(state[name])
 

@@ -1,0 +1,180 @@
+"""How the steps of an epoch are executed: eager, compiled, or captured.
+
+A small operator spends most of a step in starting kernels. A captured step - gather, forward,
+loss, backward, clipping, optimiser, averages and counters - is recorded once as a CUDA graph and
+replayed with one launch. What changes from step to step lies on the device before the epoch
+begins: the order of the samples, the learning rates, the times. A counter on the device says
+which of them are next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ono.data.batches import Resident, Source, epoch_order, parts_of
+from ono.data.info import Array
+from ono.errors import RecipeError
+from ono.nn.moments import Moments
+from ono.train.recipe import Recipe
+from ono.train.step import Step, at_times
+
+Form = Literal["eager", "compiled", "captured"]
+
+# CUDA wants the kernels of a recording to have run before; compilation happens here too.
+_TRIALS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What the steps of an epoch see: samples, learning rates, and times if some are drawn."""
+
+    order: Array  # [samples]
+    rates: Array  # [steps]
+    times: Array | None = None  # [steps times]
+
+    @classmethod
+    def of(cls, recipe: Recipe, epoch: int, samples: int, times: int | None = None) -> Epoch:
+        """Return an epoch as the recipe and its number determine it, the same on any machine."""
+        steps = -(-samples // recipe.train.batch)
+        total, first = steps * recipe.train.epochs, epoch * steps
+        rates = np.array([recipe.optimiser.rate(first + i, total) for i in range(steps)], "<f4")
+        chosen = None
+        if recipe.train.times is not None and times is not None:
+            count = min(recipe.train.times, times)
+            draw = np.random.default_rng(np.random.SeedSequence((recipe.seed, epoch, 1)))
+            chosen = np.stack([np.sort(draw.permutation(times)[:count]) for _ in range(steps)])
+        return cls(epoch_order(recipe.seed, epoch, samples), rates, chosen)
+
+    def after(self, steps: int, batch: int) -> Epoch:
+        """Return what is left after so many steps."""
+        times = None if self.times is None else self.times[steps:]
+        return Epoch(self.order[steps * batch :], self.rates[steps:], times)
+
+
+class OneByOne:
+    """Take steps as Python runs them, from data anywhere."""
+
+    def __init__(self, form: Form, step: Step, source: Source, batch: int) -> None:
+        self.form, self.step, self.source, self.batch = form, step, source, batch
+
+    def run(self, epoch: Epoch) -> Iterator[Array]:
+        """Take the steps one by one; yield after each which samples it saw."""
+        device = self.step.rate.device
+        batches = self.source.batches(epoch.order, self.batch)
+        for count, (part, batch) in enumerate(
+            zip(parts_of(epoch.order, self.batch), batches, strict=True)
+        ):
+            self.step.rate.fill_(float(epoch.rates[count]))
+            times = None if epoch.times is None else torch.from_numpy(epoch.times[count]).to(device)
+            self.step(at_times(batch, times))
+            yield part
+
+
+class Captured:
+    """Replay recorded steps; each size of batch has a recording."""
+
+    form: Form = "captured"
+
+    def __init__(self, step: Step, source: Resident, batch: int) -> None:
+        self.step, self.source, self.batch = step, source, batch
+        device, steps = step.rate.device, -(-len(source) // batch)
+        self.order = torch.zeros(len(source), dtype=torch.int64, device=device)
+        self.rates = torch.zeros(steps, device=device)
+        self.times: Tensor | None = None
+        self.next_sample = torch.zeros((), dtype=torch.int64, device=device)
+        self.next_step = torch.zeros((), dtype=torch.int64, device=device)
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def run(self, epoch: Epoch) -> Iterator[Array]:
+        """Take the steps one by one; yield after each which samples it saw."""
+        self._upload(epoch)
+        moments = [part for part in self.step.operator.modules() if isinstance(part, Moments)]
+        for part in parts_of(epoch.order, self.batch):
+            if len(part) not in self.graphs:
+                self.graphs[len(part)] = self._record(len(part))
+            self.graphs[len(part)].replay()
+            for statistic in moments:  # a replay runs no Python, which says so in an eager step
+                statistic.state = "stale"
+            yield part
+
+    def _upload(self, epoch: Epoch) -> None:
+        self.order[: len(epoch.order)] = torch.from_numpy(epoch.order).to(self.order.device)
+        self.rates[: len(epoch.rates)] = torch.from_numpy(epoch.rates).to(self.rates.device)
+        if epoch.times is not None:
+            table = torch.from_numpy(epoch.times).to(self.order.device)
+            if self.times is None:
+                self.times = table.new_zeros(len(self.rates), table.shape[1])
+            self.times[: len(table)] = table
+        self.next_sample.zero_()
+        self.next_step.zero_()
+
+    def _body(self, size: int) -> Callable[[], None]:
+        offsets = torch.arange(size, device=self.order.device)
+
+        def body() -> None:
+            self.step.rate.copy_(self.rates[self.next_step])
+            batch = self.source.pick(self.order[self.next_sample + offsets])
+            chosen = None if self.times is None else self.times[self.next_step]
+            self.step(at_times(batch, chosen))
+            self.next_sample.add_(size)
+            self.next_step.add_(1)
+
+        return body
+
+    def _record(self, size: int) -> torch.cuda.CUDAGraph:
+        """Record a step for batches of a size; what the trials before it changed is put back."""
+        body, device = self._body(size), self.order.device
+        counters = [self.next_sample, self.next_step]
+        known = {id(tensor): tensor.clone() for tensor in [*self.step.tensors(), *counters]}
+        random = torch.cuda.get_rng_state(device)
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for _ in range(_TRIALS):
+                self.next_sample.zero_()
+                self.next_step.zero_()
+                body()
+        torch.cuda.current_stream(device).wait_stream(stream)
+        self._restore(known, counters)
+        graph = torch.cuda.CUDAGraph()
+        self.step.optimiser.zero_grad(set_to_none=True)
+        with torch.cuda.graph(graph):
+            body()
+        self._restore(known, counters)
+        torch.cuda.set_rng_state(random, device)
+        return graph
+
+    @torch.no_grad()
+    def _restore(self, known: dict[int, Tensor], counters: list[Tensor]) -> None:
+        for tensor in [*self.step.tensors(), *counters]:
+            before = known.get(id(tensor))
+            if before is None:  # of the optimiser, made by the trials
+                tensor.zero_()
+            else:
+                tensor.copy_(before)
+
+
+def execution(
+    choice: Literal["auto", "eager", "compiled", "captured"],
+    step: Step,
+    source: Source,
+    batch: int,
+) -> OneByOne | Captured:
+    """Choose how to execute: captured where a GPU holds the data, eager elsewhere."""
+    resident = isinstance(source, Resident) and step.rate.is_cuda
+    if choice == "captured" or (choice == "auto" and resident):
+        if not isinstance(source, Resident) or not resident:
+            raise RecipeError(
+                "train.execution=captured needs a GPU that holds the training data; use compiled, "
+                "eager or auto, or data.memory=resident"
+            )
+        return Captured(step, source, batch)
+    if choice == "compiled":
+        step.losses = torch.compile(step.losses, fullgraph=True, dynamic=False)
+    return OneByOne("compiled" if choice == "compiled" else "eager", step, source, batch)
