@@ -13,16 +13,14 @@ from pathlib import Path
 
 import torch
 
-import ono
-from ono.data.batches import epoch_order, load, training_rows
+from ono.data.batches import epoch_order, load
 from ono.data.store import Dataset
 from ono.device import choose_device, describe_device
-from ono.evaluate.card import Card
 from ono.evaluate.operator import Operator
 from ono.evaluate.score import score
 from ono.models.ono import ONO
 from ono.nn.whitening import Whitening
-from ono.train.prepare import cut
+from ono.train.prepare import cut, new_operator
 from ono.train.recipe import Recipe
 from ono.train.run import commit
 from ono.train.step import Step
@@ -46,17 +44,7 @@ def with_running_covariance(operator: Operator) -> Operator:
 def measure(recipe: Recipe, every: int) -> tuple[list[Row], str]:
     device = torch.device(choose_device(recipe.train.device))
     parts = cut(Dataset.open(recipe.data.path), recipe)
-    card = Card.of(
-        parts.train,
-        model=recipe.model.name,
-        config=recipe.model.config,
-        seed=recipe.seed,
-        recipe_sha256=recipe.sha256,
-        version=ono.__version__,
-    )
-    torch.manual_seed(recipe.seed)
-    operator = Operator(card)
-    operator.normaliser.fit(training_rows(parts.train))
+    operator = new_operator(recipe, parts.train)
     step = Step(operator.to(device), recipe)
     train, test = load(parts.train, device), load(parts.test, device)
     steps = -(-len(train) // recipe.train.batch) * recipe.train.epochs

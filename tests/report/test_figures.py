@@ -148,6 +148,7 @@ def test_outputs_are_drawn_as_asked_for(tmp_path: Path) -> None:
     figure = gallery(dataset, [0], outputs=[1])
     assert titles(figure) == ["a", "second"]
     drawn = [axes.images[0].get_array() for axes in figure.axes if axes.images][1]
+    assert drawn is not None
     np.testing.assert_allclose(np.sort(np.ravel(drawn)), np.sort(dataset.outputs[0, :, 1]))
 
 

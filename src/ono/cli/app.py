@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from ono.cli import data, doctor, evaluate, predict, report, resume, train
+from ono.cli import bench, data, doctor, evaluate, predict, report, resume, train
 
 app = typer.Typer(
     name="ono",
@@ -18,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
+app.add_typer(bench.app, name="bench")
 app.command("train")(train.train)
 app.command("resume")(resume.resume)
 app.command("eval")(evaluate.evaluate)

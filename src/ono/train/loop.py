@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-import ono
-from ono.data.batches import load, training_rows
+from ono.data.batches import load
 from ono.data.store import Dataset
 from ono.data.task import Views
 from ono.device import choose_device, describe_device
 from ono.errors import CheckpointError, Interrupted, NonFiniteStep, OnoError
-from ono.evaluate.card import Card
 from ono.evaluate.operator import Operator
 from ono.evaluate.score import Score, score
 from ono.files import write_text
@@ -33,7 +32,7 @@ from ono.nn.whitening import failed_factorisations, orthonormality_defect
 from ono.train import checkpoint as checkpoints
 from ono.train.execution import Epoch, execution
 from ono.train.guard import Guard
-from ono.train.prepare import cut, refuse_bad_data
+from ono.train.prepare import cut, new_operator, refuse_bad_data
 from ono.train.recipe import Recipe
 from ono.train.run import RECIPE, RESULT, Run, commit
 from ono.train.signals import StopRequest, stop_on_signals
@@ -92,21 +91,9 @@ class _Training:
         self.run, self.recipe, self.device, self.listeners = run, recipe, device, listeners
         self.parts = parts
         self.dataset = parts.train.dataset
-        card = Card.of(
-            parts.train,
-            model=recipe.model.name,
-            config=recipe.model.config,
-            guess=recipe.data.guess,
-            coords=recipe.data.coords,
-            seed=recipe.seed,
-            recipe_sha256=recipe.sha256,
-            version=ono.__version__,
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(recipe.seed)
-            operator = Operator(card)
-            self.rng = torch.get_rng_state()
-        operator.fit_scales(lambda: training_rows(parts.train))
+        operator = new_operator(recipe, parts.train)
+        self.rng = torch.Generator().manual_seed(recipe.seed).get_state()
+        self.device_rng = torch.Generator(device).manual_seed(recipe.seed).get_state()
         self.step = Step(operator.to(device), recipe)
         self.train = load(parts.train, device, recipe.data.memory)
         self.validation = load(parts.validation, device, recipe.data.memory)
@@ -136,6 +123,8 @@ class _Training:
             request = stack.enter_context(stop_on_signals())
             stack.enter_context(torch.random.fork_rng())
             torch.set_rng_state(self.rng)
+            if self.device.type == "cuda":  # for operators with dropout
+                torch.cuda.set_rng_state(self.device_rng, self.device)
             stack.callback(torch.set_float32_matmul_precision, precision)
             if recipe.train.precision == "tf32":
                 torch.set_float32_matmul_precision("high")
@@ -210,6 +199,7 @@ class _Training:
             **asdict(self.state),
             "metrics_bytes": self.run.metrics_bytes(),
             "rng": torch.get_rng_state(),
+            "device_rng": self.device_rng_now(),
             "step_state": self.step.state(),
         }
         try:
@@ -230,6 +220,11 @@ class _Training:
         self.emit("checkpoint", path=str(saved))
         return saved
 
+    def device_rng_now(self) -> Tensor:
+        if self.device.type == "cuda":
+            return torch.cuda.get_rng_state(self.device)
+        return self.device_rng
+
     def restore(self, path: Path) -> None:
         content = checkpoints.read_state(path)
         operator = Operator.load(path, self.device)
@@ -242,7 +237,7 @@ class _Training:
         try:
             self.step.operator.load_state_dict(operator.state_dict())
             self.step.restore(content["step_state"])
-            self.rng = content["rng"]
+            self.rng, self.device_rng = content["rng"], content["device_rng"]
             length = int(content["metrics_bytes"])
             self.state = State(**{name: content[name] for name in asdict(self.state)})
         except (KeyError, ValueError, TypeError, RuntimeError) as error:

@@ -1,12 +1,19 @@
-"""The data a recipe asks for, refused before a run begins if it cannot be trained on."""
+"""What a run begins with: the data its recipe asks for, and an operator for it."""
 
 from __future__ import annotations
 
+import torch
+
+import ono
+from ono.data.batches import training_rows
 from ono.data.check import twins
 from ono.data.info import Split
 from ono.data.store import Dataset
 from ono.data.task import Views, refuse_bad_rows, views
+from ono.data.view import View
 from ono.errors import DataError
+from ono.evaluate.card import Card
+from ono.evaluate.operator import Operator
 from ono.train.recipe import Recipe
 
 
@@ -36,6 +43,25 @@ def cut(dataset: Dataset, recipe: Recipe) -> Views:
         history=None if rollout is None else rollout.history,
         train_steps=None if rollout is None else rollout.train_steps,
     )
+
+
+def new_operator(recipe: Recipe, view: View) -> Operator:
+    """Return an operator with its first weights and the scales of the training data."""
+    card = Card.of(
+        view,
+        model=recipe.model.name,
+        config=recipe.model.config,
+        guess=recipe.data.guess,
+        coords=recipe.data.coords,
+        seed=recipe.seed,
+        recipe_sha256=recipe.sha256,
+        version=ono.__version__,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        operator = Operator(card)
+    operator.fit_scales(lambda: training_rows(view))
+    return operator
 
 
 def refuse_bad_data(parts: Views, recipe: Recipe) -> None:

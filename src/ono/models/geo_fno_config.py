@@ -1,0 +1,34 @@
+"""The options of Geo-FNO (no torch)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+Count = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0)]
+
+
+class GeoFNOConfig(BaseModel, frozen=True, extra="forbid"):
+    """The geometry-aware Fourier Neural Operator. Defaults are the published settings.
+
+    >>> GeoFNOConfig(modes=(24, 12)).latent
+    40
+    """
+
+    width: int = Field(32, gt=0, description="channels of the Fourier layers")
+    layers: int = Field(4, gt=0, description="on clouds one less, and one in each end")
+    modes: Count | tuple[Count, ...] = Field(
+        12, description="wave numbers kept, for all axes or one an axis; time is the last axis"
+    )
+    padding: Share | tuple[Share, ...] = Field(
+        0.119,
+        description="meshes: empty stretch after each axis as a share of its length; 0 if periodic",
+    )
+    position: Literal["mesh", "logical"] = Field(
+        "mesh", description="structured: coordinates and logical place, or the latter only"
+    )
+    latent: int = Field(40, gt=1, description="clouds: nodes along each axis of the latent grid")
+    deformation: int = Field(32, ge=4, description="clouds: width of the deformation network")
+    head: int = Field(128, gt=0, description="hidden width of the projection")
