@@ -14,7 +14,7 @@ def each_time(
     values: Float[Tensor, "batch points channels"],
     query: Domain | None,
     time: Float[Tensor, "batch time"],
-) -> Float[Tensor, "batch time points out"]:
+) -> Float[Tensor, "batch time ... out"]:
     """Call a model with every time as a sample of its own."""
     count = time.shape[1]
     output: Tensor = model(

@@ -87,8 +87,9 @@ class Captured:
         self.order = torch.zeros(len(source), dtype=torch.int64, device=device)
         self.rates = torch.zeros(steps, device=device)
         self.times: Tensor | None = None
-        self.next_sample = torch.zeros((), dtype=torch.int64, device=device)
-        self.next_step = torch.zeros((), dtype=torch.int64, device=device)
+        # With one entry, not none: to index by a scalar torch asks the device for its value.
+        self.next_sample = torch.zeros(1, dtype=torch.int64, device=device)
+        self.next_step = torch.zeros(1, dtype=torch.int64, device=device)
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def run(self, epoch: Epoch) -> Iterator[Array]:
@@ -118,9 +119,9 @@ class Captured:
         offsets = torch.arange(size, device=self.order.device)
 
         def body() -> None:
-            self.step.rate.copy_(self.rates[self.next_step])
+            self.step.rate.copy_(self.rates[self.next_step].squeeze(0))
             batch = self.source.pick(self.order[self.next_sample + offsets])
-            chosen = None if self.times is None else self.times[self.next_step]
+            chosen = None if self.times is None else self.times[self.next_step].squeeze(0)
             self.step(at_times(batch, chosen))
             self.next_sample.add_(size)
             self.next_step.add_(1)
@@ -131,7 +132,8 @@ class Captured:
         """Record a step for batches of a size; what the trials before it changed is put back."""
         body, device = self._body(size), self.order.device
         counters = [self.next_sample, self.next_step]
-        known = {id(tensor): tensor.clone() for tensor in [*self.step.tensors(), *counters]}
+        # Detached: a copy with a history would tie the weights to the stream it was made on.
+        known = {id(x): x.detach().clone() for x in [*self.step.tensors(), *counters]}
         random = torch.cuda.get_rng_state(device)
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
@@ -144,7 +146,8 @@ class Captured:
         self._restore(known, counters)
         graph = torch.cuda.CUDAGraph()
         self.step.optimiser.zero_grad(set_to_none=True)
-        with torch.cuda.graph(graph):
+        # On the stream of the trials: libraries keep handles and workspaces for each stream.
+        with torch.cuda.graph(graph, stream=stream):
             body()
         self._restore(known, counters)
         torch.cuda.set_rng_state(random, device)
