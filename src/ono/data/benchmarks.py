@@ -152,7 +152,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         task="steady",
         sizes={
             "quick": Size(
-                {"train": 160, "validation": 20, "test": 20},
+                {"train": 640, "validation": 80, "test": 80},
                 "the full problem with fewer samples",
                 {},
             ),

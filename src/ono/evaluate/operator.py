@@ -5,7 +5,7 @@ On disk it is two files, `model.safetensors` and `model.json`; nothing is pickle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -24,7 +24,7 @@ from ono.data.view import Batch
 from ono.data.windows import windows
 from ono.domain import Domain
 from ono.errors import CheckpointError
-from ono.evaluate.calibrate import Calibrated, Seen, calibrate
+from ono.evaluate.calibrate import Calibrated, calibrate
 from ono.evaluate.card import (
     CARD_FILE,
     WEIGHTS_FILE,
@@ -61,6 +61,14 @@ class Queryable(Protocol):
         time: Tensor | None = None,
     ) -> Tensor:
         """Return the output at query points."""
+
+
+@runtime_checkable
+class FitsInputs(Protocol):
+    """A model with scales of its own, which it takes from the training data."""
+
+    def fit_inputs(self, batches: Iterable[tuple[Domain, Tensor]]) -> None:
+        """Take them from inputs as the model will see them."""
 
 
 class Operator(nn.Module):
@@ -110,6 +118,9 @@ class Operator(nn.Module):
         self.normaliser.fit(batches())
         if self.guess is not None:
             self.guess.fit(self.normaliser, batches())
+        if isinstance(self.model, FitsInputs):
+            seen = (self._seen(batch) for batch in batches())
+            self.model.fit_inputs((domain, values) for domain, values, _ in seen)
 
     def _finish(
         self,
@@ -170,19 +181,18 @@ class Operator(nn.Module):
         Of a roll-out every teacher-forced step counts, of a timed task every time.
         """
 
-        def scaled() -> Iterator[Seen]:
-            place, encode = self.normaliser.place, self.normaliser.encode
-            for part in in_order(source, batch):
-                if part.history is not None:
-                    domain, values, _ = windows(part)
-                    yield place(domain), encode(values), None
-                    continue
-                time = None if part.times is None else part.times.expand(part.domain.batch, -1)
-                clock = None if time is None else self.normaliser.clock(time)
-                yield place(part.domain), encode(part.values), clock
-
         if isinstance(self.model, Calibrated):
-            calibrate(self.model, scaled())
+            calibrate(self.model, map(self._seen, in_order(source, batch)))
+
+    def _seen(self, batch: Batch) -> tuple[Domain, Tensor, Tensor | None]:
+        """Return what the network sees of a batch: where, scaled values, and times."""
+        place, encode = self.normaliser.place, self.normaliser.encode
+        if batch.history is not None:
+            domain, values, _ = windows(batch)
+            return place(domain), encode(values), None
+        time = None if batch.times is None else batch.times.expand(batch.domain.batch, -1)
+        clock = None if time is None else self.normaliser.clock(time)
+        return place(batch.domain), encode(batch.values), clock
 
     def refuse_other_data(self, dataset: Dataset) -> None:
         """Refuse a dataset that is not the one this operator was trained on."""

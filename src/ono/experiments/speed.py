@@ -60,7 +60,7 @@ def step_speed(
         torch.cuda.reset_peak_memory_stats(where)
     operator = new_operator(recipe, view).to(where)
     step, train, batch = Step(operator, recipe), load(view, where, "resident"), recipe.train.batch
-    runner = execution(recipe.train.execution, step, train, batch)
+    runner = execution(recipe, step, train)
     times = len(view.times) if view.times is not None and view.window is None else None
     epoch = Epoch.of(recipe, 0, len(view), times)
     whole = len(view) // batch * batch

@@ -7,6 +7,8 @@ The branch reads the input function f at fixed sensors, the trunk reads a place 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -23,7 +25,9 @@ class DeepONet(nn.Module):
 
     The sensors are the points of the domain, always as many as in training and in the same order.
     On a grid they tell their values; elsewhere their places too, and without input channels their
-    places alone. Queries need no interpolation.
+    places alone. What a sensor tells is standardised by itself, once `fit_inputs` has seen the
+    training data: where sensors differ more from each other than samples do, a branch that does
+    without learns next to nothing. Queries need no interpolation.
 
     >>> from ono.domain import Domain
     >>> problem = Problem.grid((9, 9), in_channels=1, out_channels=1)
@@ -34,6 +38,8 @@ class DeepONet(nn.Module):
     """
 
     queries_are_independent = True
+    sensor_mean: Tensor
+    sensor_scale: Tensor
 
     def __init__(self, config: DeepONetConfig, problem: Problem) -> None:
         super().__init__()
@@ -45,6 +51,9 @@ class DeepONet(nn.Module):
             )
         out = problem.out_channels
         self.tells_place = problem.kind != "grid" or problem.in_channels == 0
+        told = problem.in_channels + problem.dim * self.tells_place
+        self.register_buffer("sensor_mean", torch.zeros(problem.points, told))
+        self.register_buffer("sensor_scale", torch.ones(problem.points, told))
         nets = out if config.outputs == "independent" else 1
         split_branch = config.outputs in ("split-both", "split-branch")
         split_trunk = config.outputs in ("split-both", "split-trunk")
@@ -121,12 +130,28 @@ class DeepONet(nn.Module):
                 f"this deeponet reads its input at {self.problem.points} fixed sensors, got "
                 f"{domain.points} points; give the input at those, and ask for others as query"
             )
-        f = torch.cat((domain.coords, values), -1) if self.tells_place else values
+        f = (self._told(domain, values) - self.sensor_mean) / self.sensor_scale
         if domain.mask is not None:
             f = f * domain.mask[..., None]
         told = torch.cat([branch(f) for branch in self.branches], -1)
         apart: Tensor = told.unflatten(-1, (-1, self.config.width))
         return apart
+
+    @torch.no_grad()
+    def fit_inputs(self, batches: Iterable[tuple[Domain, Tensor]]) -> None:
+        """Take the mean and the deviation of what each sensor tells from the training data."""
+        count, total, square = 0, torch.zeros(()), torch.zeros(())
+        for domain, values in batches:
+            f = self._told(domain, values).double()
+            count, total, square = count + len(f), total + f.sum(0), square + f.square().sum(0)
+        mean = total / count
+        scale = (square / count - mean.square()).clamp_min(0).sqrt()
+        self.sensor_mean.copy_(mean)
+        # A sensor that always tells the same tells nothing: it is left at zero.
+        self.sensor_scale.copy_(torch.where(scale > 1e-6 * scale.max(), scale, torch.inf))
+
+    def _told(self, domain: Domain, values: Tensor) -> Float[Tensor, "batch points told"]:
+        return torch.cat((domain.coords, values), -1) if self.tells_place else values
 
     def _branch(self, out: int) -> nn.Module:
         problem, config = self.problem, self.config

@@ -273,15 +273,18 @@ class ONO(nn.Module):
         coords = domain.coords
         if self.config.position == "coords":
             return coords
+
+        def axis(nodes: int) -> Tensor:
+            return torch.linspace(0, 1, nodes, device=coords.device, dtype=coords.dtype)
+
         if self.config.position == "index":
-            index = torch.linspace(0, 1, domain.points).to(coords)[:, None]
-            return index.expand(domain.batch, -1, -1)
+            return axis(domain.points)[:, None].expand(domain.batch, -1, -1)
         if domain.shape is None:
             raise UnsupportedDomain(
                 'a model with position="mesh" needs a grid or a structured mesh, got scattered '
                 'points; use position="coords"'
             )
-        axes = [torch.linspace(0, 1, n).to(coords) for n in domain.shape]
+        axes = [axis(nodes) for nodes in domain.shape]
         logical = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).flatten(0, -2)
         # A surface in space has fewer axes than coordinates.
         logical = nn.functional.pad(logical, (0, self.problem.dim - len(axes)))

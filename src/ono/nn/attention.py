@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from ono.errors import RecipeError, UnsupportedDomain
 from ono.nn.heads import same_head
-from ono.nn.measure import Measure, along_points, at_least_float32
+from ono.nn.measure import Measure, along_points, at_least_float32, sum_over_points
 
 Points: TypeAlias = Float[Tensor, "batch points width"]
 Queries: TypeAlias = Float[Tensor, "batch queries width"]
@@ -82,7 +82,7 @@ class EfficientAttention(Attention):
         # last one, the fused softmax of torch is several times slower.
         share = (k - k.amax(-2, keepdim=True).detach()).exp()
         total = share.sum(-2)[..., None]
-        return ((share.to(v.dtype).mT @ v) / total * self.own_channels,)
+        return (sum_over_points(share.to(v.dtype), v) / total * self.own_channels,)
 
     def mix(self, q: Queries, summary: Summary) -> Queries:
         """Return softmax(q) · context / sqrt(share)."""

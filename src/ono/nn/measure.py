@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+_PIECE = 512
+
 
 @dataclass(frozen=True, slots=True)
 class Measure:
@@ -31,8 +33,32 @@ class Measure:
         with torch.autocast(a.device.type, enabled=False):
             a, b = at_least_float32(a), at_least_float32(b)
             if self.weights is None:
-                return a.mT @ b / a.shape[-2]
-            return a.mT @ (along_points(self.weights, b).to(b.dtype) * b)
+                return sum_over_points(a, b) / a.shape[-2]
+            return sum_over_points(a, along_points(self.weights, b).to(b.dtype) * b)
+
+
+def sum_over_points(
+    a: Float[Tensor, "*batch points p"],
+    b: Float[Tensor, "*more points q"],
+    piece: int | None = None,
+) -> Float[Tensor, "*all p q"]:
+    """Return aᵀb; on a GPU in pieces of points, so that more than a few of its parts have work.
+
+    >>> a, b = torch.arange(10.0).reshape(5, 2), torch.ones(5, 1)
+    >>> sum_over_points(a, b, piece=2).flatten().tolist()
+    [20.0, 25.0]
+    """
+    points = a.shape[-2]
+    if piece is None:
+        piece = _PIECE if a.is_cuda and points >= 4 * _PIECE else points
+    whole = points // piece * piece
+    if whole <= piece:
+        return a.mT @ b
+    first, second = (x[..., :whole, :].unflatten(-2, (-1, piece)) for x in (a, b))
+    total: Tensor = (first.mT @ second).sum(-3)
+    if whole < points:
+        total = total + a[..., whole:, :].mT @ b[..., whole:, :]
+    return total
 
 
 def along_points(

@@ -28,6 +28,8 @@ Form = Literal["eager", "compiled", "captured"]
 
 # CUDA wants the kernels of a recording to have run before; compilation happens here too.
 _TRIALS = 3
+# Steps after which a minute of compilation has paid.
+_WORTH_COMPILING = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Epoch:
 class OneByOne:
     """Take steps as Python runs them, from data anywhere."""
 
-    def __init__(self, form: Form, step: Step, source: Source, batch: int) -> None:
+    def __init__(self, step: Step, source: Source, batch: int, form: Form = "eager") -> None:
         self.form, self.step, self.source, self.batch = form, step, source, batch
 
     def run(self, epoch: Epoch) -> Iterator[Array]:
@@ -90,6 +92,8 @@ class Captured:
         # With one entry, not none: to index by a scalar torch asks the device for its value.
         self.next_sample = torch.zeros(1, dtype=torch.int64, device=device)
         self.next_step = torch.zeros(1, dtype=torch.int64, device=device)
+        # A recording knows addresses: what it reads must live as long as it.
+        self.offsets = torch.arange(batch, device=device)
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def run(self, epoch: Epoch) -> Iterator[Array]:
@@ -116,11 +120,9 @@ class Captured:
         self.next_step.zero_()
 
     def _body(self, size: int) -> Callable[[], None]:
-        offsets = torch.arange(size, device=self.order.device)
-
         def body() -> None:
             self.step.rate.copy_(self.rates[self.next_step].squeeze(0))
-            batch = self.source.pick(self.order[self.next_sample + offsets])
+            batch = self.source.pick(self.order[self.next_sample + self.offsets[:size]])
             chosen = None if self.times is None else self.times[self.next_step].squeeze(0)
             self.step(at_times(batch, chosen))
             self.next_sample.add_(size)
@@ -163,21 +165,21 @@ class Captured:
                 tensor.copy_(before)
 
 
-def execution(
-    choice: Literal["auto", "eager", "compiled", "captured"],
-    step: Step,
-    source: Source,
-    batch: int,
-) -> OneByOne | Captured:
+def execution(recipe: Recipe, step: Step, source: Source) -> OneByOne | Captured:
     """Choose how to execute: captured where a GPU holds the data, eager elsewhere."""
+    choice, batch = recipe.train.execution, recipe.train.batch
     resident = isinstance(source, Resident) and step.rate.is_cuda
-    if choice == "captured" or (choice == "auto" and resident):
-        if not isinstance(source, Resident) or not resident:
-            raise RecipeError(
-                "train.execution=captured needs a GPU that holds the training data; use compiled, "
-                "eager or auto, or data.memory=resident"
-            )
-        return Captured(step, source, batch)
-    if choice == "compiled":
+    if choice == "captured" and not resident:
+        raise RecipeError(
+            "train.execution=captured needs a GPU that holds the training data; use compiled, "
+            "eager or auto, or data.memory=resident"
+        )
+    captured = choice == "captured" or (choice == "auto" and resident)
+    compiled = recipe.train.compile
+    if compiled is None:
+        compiled = captured and len(source) // batch * recipe.train.epochs >= _WORTH_COMPILING
+    if compiled or choice == "compiled":
         step.losses = torch.compile(step.losses, fullgraph=True, dynamic=False)
-    return OneByOne("compiled" if choice == "compiled" else "eager", step, source, batch)
+    if captured and isinstance(source, Resident):
+        return Captured(step, source, batch)
+    return OneByOne(step, source, batch, "compiled" if choice == "compiled" else "eager")

@@ -104,8 +104,7 @@ class _Training:
         self.look_at_every_step = device.type == "cpu"
         seen = 1 if self.look_at_every_step else self.per_epoch
         self.guard = Guard(parts.train, device, seen, recipe)
-        form = recipe.train.execution
-        self.execution = execution(form, self.step, self.train, recipe.train.batch)
+        self.execution = execution(recipe, self.step, self.train)
         self.saved_at = time.monotonic()
         self.newest: tuple[int, Path] | None = None
         self.failed_saves = 0

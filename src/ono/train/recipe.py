@@ -106,6 +106,9 @@ class TrainRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     execution: Literal["auto", "eager", "compiled", "captured"] = Field(
         "auto", description="how steps are run; captured: one CUDA graph, if the data fits the GPU"
     )
+    compile: bool | None = Field(
+        None, description="fuse operations with torch.compile; if not given, in long GPU runs"
+    )
     tensorboard: bool = False
 
     @field_validator("nonfinite")
