@@ -90,7 +90,7 @@ def errors(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
                 {
                     "benchmark": name,
                     "model": model,
-                    "parameters": mine[0]["parameters"],
+                    "parameters": f"{mine[0]['parameters']:,}",
                     "epochs": mine[0]["epochs"],
                     "seeds": len(found),
                     "test error": f"{statistics.mean(found):.4f}",

@@ -31,6 +31,21 @@ COLUMNS = {
     ),
     "validation": ("benchmark", "check", "measured", "bound"),
     "foreign": ("kind", "import", "epochs", "trained in s", "test error"),
+    "capabilities": (
+        "model",
+        "darcy",
+        "ns2d",
+        "airfoil",
+        "pipe",
+        "elasticity",
+        "plasticity",
+        "other grids",
+        "queries on grids",
+        "queries in clouds",
+        "ragged clouds",
+    ),
+    "peers": ("benchmark", "model", "parameters", "test error", "spread", "mean predictor"),
+    "speed": ("benchmark", "model", "parameters", "batch", "ms/step", "samples/s"),
     "quick": ("benchmark", "epochs", "trained in s", "test error", "mean predictor"),
 }
 REGION = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.S)

@@ -56,6 +56,10 @@ class NonFiniteStep(OnoError):
     """The loss or a gradient was not finite; the step was not applied."""
 
 
+class OutOfMemory(OnoError):
+    """Not even one sample at a time fits."""
+
+
 class Interrupted(OnoError):
     """A signal stopped the run after its state was saved."""
 

@@ -121,12 +121,19 @@ def test_what_would_be_ignored_is_refused(home: Home, tmp_path: Path) -> None:
     assert "--split is of no use here" in home.refused(*new, "--split", "train")
     assert "--inputs is of no use here" in home.refused(*new, "--inputs", array)
     assert "--split is of no use here" in home.refused("--inputs", array, *out, "--split", "test")
-    assert "--chunk is of no use here" in home.refused("--inputs", array, *out, "--chunk", 5)
     assert "one of the three" in home.refused("--from", tmp_path, "--data", tmp_path, *out)
     for text in (table, tmp_path / "some.csv"):
         message = home.refused("--inputs", array, *out, "--params", text, name="simple")
         assert "trained without params" in message
     assert not list(tmp_path.iterdir())
+
+
+def test_input_points_can_be_taken_in_chunks(home: Home, tmp_path: Path) -> None:
+    arrays = ("--inputs", home.folder / "a.npy", "--params", home.folder / "p.npy")
+    assert home.run(*arrays, "--out", tmp_path / "whole.npy").exit_code == 0
+    assert home.run(*arrays, "--out", tmp_path / "parts.npy", "--chunk", 10).exit_code == 0
+    whole, parts = (np.load(tmp_path / f"{name}.npy") for name in ("whole", "parts"))
+    np.testing.assert_allclose(parts, whole, rtol=1e-4, atol=1e-5)
 
 
 def test_another_split_of_a_dataset(home: Home, tmp_path: Path) -> None:

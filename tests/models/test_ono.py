@@ -329,6 +329,25 @@ def test_mesh_positions_tell_nodes_apart_that_lie_at_the_same_place() -> None:
         build(position="mesh")(Domain(coords), values)
 
 
+@pytest.mark.parametrize("position", ["coords", "mesh"])
+def test_octaves_are_those_of_the_place_at_queries_too(position: str) -> None:
+    """Carried like a value, a sine would be wrong between the points."""
+    coords = torch.rand(2, 12, 2, dtype=torch.float64)
+    domain, values = Domain(coords, (4, 3)), torch.randn(2, 12, 1, dtype=torch.float64)
+    model = calibrated(build(position=position, octaves=3), domain, values)
+    there = model(domain, values, query=domain.take(torch.tensor([0, 7])))
+    torch.testing.assert_close(there, model(domain, values)[:, [0, 7]])
+    seen: list[Tensor] = []
+    model.encoder_g.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    query = Domain(torch.rand(2, 5, 2, dtype=torch.float64))
+    model(domain, values, query=query)
+    places = 2 if position == "coords" else 4
+    assert seen[-1].shape[-1] == 7 * places + 1
+    expected = (4 * torch.pi * query.coords).sin()
+    sines = seen[-1][..., places : 4 * places].unflatten(-1, (3, places))
+    torch.testing.assert_close(sines[..., 2, :2], expected)
+
+
 def test_train_and_eval_agree_when_the_batch_is_the_training_set() -> None:
     domain, values = cloud()
     model = build()

@@ -66,7 +66,7 @@ def test_latent_side_equals_the_printed_form(
         )
     )
     (g, h), mu = case(), measures()[measure]
-    fast, _ = layer(g, h, mu)
+    fast, _ = layer(layer.basis(g, mu), h, mu)
     printed = paper_form(layer, g, h, mu)
     assert torch.allclose(fast, printed, rtol=1e-10, atol=1e-10)
     probe = torch.randn_like(fast)
@@ -81,10 +81,10 @@ def test_latent_side_equals_the_printed_form(
 def test_heads_act_on_their_own_channels() -> None:
     layer = attention(EigenOptions(functions=4, heads=2, value_projection=False))
     g, h = case()
-    before, _ = layer(g, h, Measure())
+    before, _ = layer(layer.basis(g, Measure()), h, Measure())
     changed = h.detach().clone()
     changed[..., : WIDTH // 2] += 1
-    after, _ = layer(g, changed, Measure())
+    after, _ = layer(layer.basis(g, Measure()), changed, Measure())
     assert torch.allclose(after[..., WIDTH // 2 :], before[..., WIDTH // 2 :], rtol=1e-12)
     assert not torch.allclose(after[..., : WIDTH // 2], before[..., : WIDTH // 2])
 
@@ -92,7 +92,7 @@ def test_heads_act_on_their_own_channels() -> None:
 def test_reading_at_the_same_points_gives_the_same() -> None:
     layer = attention(EigenOptions(functions=4, heads=2))
     g, h = case()
-    out, told = layer(g, h, Measure())
+    out, told = layer(layer.basis(g, Measure()), h, Measure())
     assert torch.allclose(layer.read(g, told), out, rtol=1e-12)
 
 
@@ -101,8 +101,8 @@ def test_times_share_the_eigenfunctions(covariance: Literal["batch", "sample"]) 
     layer = attention(EigenOptions(functions=4, heads=2, covariance=covariance))
     g, h = case()
     stacked = torch.stack((h, 2 * h), 1)
-    out, _ = layer(g[:, None], stacked, Measure())
-    alone, _ = layer(g, h, Measure())
+    out, _ = layer(layer.basis(g, Measure()), stacked, Measure())
+    alone, _ = layer(layer.basis(g, Measure()), h, Measure())
     assert torch.allclose(out[:, 0], alone, rtol=1e-10)
     assert torch.allclose(out[:, 1], 2 * alone, rtol=1e-10)
 
@@ -114,9 +114,9 @@ def test_folded_equals_unfolded(norm: Literal["ortho", "bn", "ln", "none"]) -> N
     layer.observe(g, Measure())
     layer.settle()
     layer.eval()
-    folded, _ = layer(g, h, Measure())
+    folded, _ = layer(layer.basis(g, Measure()), h, Measure())
     layer.fold = False
-    unfolded, _ = layer(g, h, Measure())
+    unfolded, _ = layer(layer.basis(g, Measure()), h, Measure())
     assert torch.allclose(folded, unfolded, rtol=1e-12, atol=1e-14)
 
 
@@ -133,7 +133,7 @@ def test_recovers_the_top_eigenfunctions_of_a_linear_operator() -> None:
     optimiser = torch.optim.Adam(layer.parameters(), lr=0.05)
     for _ in range(400):
         h = torch.randn(64, points, 1, dtype=torch.float64)
-        out, _ = layer(g.expand(64, -1, -1), h, Measure())
+        out, _ = layer(layer.basis(g.expand(64, -1, -1), Measure()), h, Measure())
         loss = (out - operator @ h).square().mean()
         optimiser.zero_grad()
         loss.backward()

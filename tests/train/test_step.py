@@ -39,7 +39,7 @@ def changed(data: Dataset, section: str = "train", **values: Any) -> Recipe:
 def begin(data: Dataset, recipe: Recipe) -> Step:
     card = Card.of(
         View(data, data.rows("train")),
-        model="ono",
+        model=recipe.model.name,
         config=recipe.model.config,
         seed=0,
         recipe_sha256=recipe.sha256,
@@ -160,6 +160,22 @@ def test_a_bad_batch_changes_nothing(data: Dataset, field: str) -> None:
     assert without_reports(differences(everything(step), everything(never))) == []
     assert len(differences(before, everything(never))) > 100
     assert (int(step.skipped), int(never.skipped)) == (1, 0)
+
+
+@pytest.mark.parametrize("field", ["target", "values"])
+def test_a_bad_batch_changes_no_batch_norm(data: Dataset, field: str) -> None:
+    content = tiny.content(data.path)
+    content["model"] = {"name": "u-fno", "width": 4, "modes": 2, "layers": 1}
+    content["train"] = content["train"] | {"weight_average": 0.9}
+    step = begin(data, Recipe.from_mapping(content))
+    good = list(batches(data))
+    step(good[0])
+    before = everything(step)
+    step(poisoned(good[1], field))
+    assert differences(everything(step), before) == []
+    step(good[2])
+    changed = differences(everything(step), before)
+    assert any("average" in name and "running_var" in name for name in changed)
 
 
 @pytest.mark.parametrize("field", ["target", "values"])

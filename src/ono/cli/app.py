@@ -8,7 +8,18 @@ import sys
 
 import typer
 
-from ono.cli import bench, data, doctor, evaluate, predict, report, resume, train
+from ono.cli import (
+    bench,
+    data,
+    doctor,
+    evaluate,
+    predict,
+    report,
+    reproduce,
+    results,
+    resume,
+    train,
+)
 
 app = typer.Typer(
     name="ono",
@@ -24,6 +35,8 @@ app.command("resume")(resume.resume)
 app.command("eval")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
+app.command("reproduce")(reproduce.reproduce)
+app.command("results")(results.results)
 app.command("doctor")(doctor.doctor)
 
 

@@ -73,3 +73,74 @@ def speed(
                             json.dumps({**asdict(row), "device": told, "set": changes}) + "\n"
                         )
     Console().print(table)
+
+
+@app.command()
+def inference(
+    recipes: Annotated[list[str], typer.Argument(help="Packaged recipes, as darcy/ono.")],
+    override: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a value of the recipes, KEY=VALUE.")
+    ] = None,
+    points: Annotated[
+        list[int] | None, typer.Option(min=4, help="Of a sample; repeatable. Default: 1e3 to 1e6.")
+    ] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(min=1, help="Samples a call; repeatable. Default: 1 and 32.")
+    ] = None,
+    chunk: Annotated[
+        int | None, typer.Option(min=1, help="Points at a time. Default: 65536, if many.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="To measure each for.")] = 2.0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    lines: Annotated[
+        Path | None, typer.Option(help="Add the results to this JSON-lines file.")
+    ] = None,
+) -> None:
+    """Time evaluations of folded operators, one sample and many, up to millions of points.
+
+    Where a batch would have more points than the largest sample asked for, it is left out.
+    """
+    import tempfile
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from ono.device import choose_device, describe_device
+    from ono.errors import OnoError
+    from ono.experiments.inference import call_speed, untrained
+    from ono.experiments.stand_in import stand_in
+
+    table = Table("recipe", "points", "batch", "chunk", "ms/call", "points/s", "peak GiB")
+    sizes = points or [1_000, 10_000, 100_000, 1_000_000]
+    with tempfile.TemporaryDirectory() as folder:
+        for recipe in recipes:
+            data = Path(folder) / recipe.partition("/")[0]
+            if not data.exists():
+                stand_in(data.name, data, samples=8)
+            name, operator = untrained(recipe, data, override or [], device=device)
+            for count in batch or [1, 32]:
+                for size in sizes:
+                    if count > 1 and count * size > max(sizes):
+                        continue
+                    try:
+                        row = call_speed(
+                            name, operator, size, batch=count, chunk=chunk, seconds=seconds
+                        )
+                    except OnoError as error:
+                        typer.echo(f"{recipe}, {size} points: {error}", err=True)
+                        continue
+                    table.add_row(
+                        row.recipe,
+                        f"{row.points:,}",
+                        str(row.batch),
+                        "" if row.chunk is None else f"{row.chunk:,}",
+                        f"{row.milliseconds:.2f}",
+                        f"{row.points_per_second:,.0f}",
+                        "" if row.peak_bytes is None else f"{row.peak_bytes / 2**30:.2f}",
+                    )
+                    if lines is not None:
+                        told = describe_device(choose_device(device))
+                        with lines.open("a") as file:
+                            file.write(json.dumps({**asdict(row), "device": told}) + "\n")
+    Console().print(table)

@@ -50,7 +50,8 @@ def predict(
         Path | None, typer.Option("--from", help="Predict on a folder of new mesh files.")
     ] = None,
     chunk: Annotated[
-        int | None, typer.Option(min=1, help="Query points at a time. Default: 65536.")
+        int | None,
+        typer.Option(min=1, help="Points at a time. Default: 65536, if there are many."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
@@ -85,8 +86,6 @@ def predict(
         operator = Operator.load(run, choose_device(device))
         _predict_meshes(operator, source, out, params or [])
         return
-    if query is None:
-        refuse("it is how many points of --query to take at a time", chunk=chunk)
     refuse_unwritable(out, ())
     values, places, measure = _read(inputs), _read(coords), _read(weights)
     points, frames, when = _read(query), _read(history), _read(times)
@@ -102,7 +101,7 @@ def predict(
         history=frames,
         steps=steps,
         times=when,
-        chunk=1 << 16 if chunk is None else chunk,
+        chunk=chunk,
     )
     _write_arrays(operator, prediction, out)
 

@@ -24,6 +24,7 @@ from ono.domain import Domain
 
 _RESIDENT_SHARE = 0.4
 _READ_ROWS = 64
+_POINTS_AT_ONCE = 1 << 18
 
 
 @runtime_checkable
@@ -31,6 +32,10 @@ class Source(Protocol):
     """Where batches come from."""
 
     def __len__(self) -> int: ...
+
+    @property
+    def many(self) -> int:
+        """How many samples a pass without gradients takes at once."""
 
     def batches(self, order: Array, size: int) -> Iterator[Batch]:
         """Yield batches of `size` in the given order; the last one may be smaller."""
@@ -53,6 +58,11 @@ class Resident:
 
     def __len__(self) -> int:
         return len(self.view)
+
+    @property
+    def many(self) -> int:
+        """How many samples a pass without gradients takes at once."""
+        return many_samples(self.view, self.all.values.device)
 
     def batches(self, order: Array, size: int) -> Iterator[Batch]:
         """Yield batches by gathering from what is already on the device."""
@@ -95,6 +105,11 @@ class Streamed:
     def __len__(self) -> int:
         return len(self.view)
 
+    @property
+    def many(self) -> int:
+        """How many samples a pass without gradients takes at once."""
+        return many_samples(self.view, self.device)
+
     def batches(self, order: Array, size: int) -> Iterator[Batch]:
         """Yield batches, reading two ahead."""
         parts = parts_of(order, size)
@@ -124,6 +139,12 @@ def epoch_order(seed: int, epoch: int, count: int) -> Array:
     """
     stream = np.random.Philox(np.random.SeedSequence((seed, epoch)))
     return np.random.Generator(stream).permutation(count)
+
+
+def many_samples(view: View, device: torch.device) -> int:
+    """Return how many samples keep a device busy: a GPU wants more of small ones."""
+    frames = 1 if view.times is None else len(view.times)
+    return max(32, _POINTS_AT_ONCE // (view.points * frames)) if device.type == "cuda" else 32
 
 
 def in_order(source: Source, size: int) -> Iterator[Batch]:

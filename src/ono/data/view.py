@@ -46,6 +46,28 @@ class Batch:
             move(self.history),
         )
 
+    def split(self, size: int | None) -> list[Batch]:
+        """Return parts of so many samples, the last one perhaps smaller; None: all in one."""
+        samples = len(self.values)
+        if size is None or size >= samples:
+            return [self]
+        return [self._part(slice(start, start + size)) for start in range(0, samples, size)]
+
+    def _part(self, some: slice) -> Batch:
+        def cut(x: Tensor | None) -> Tensor | None:
+            return None if x is None else x[some]
+
+        whole = self.domain
+        domain = Domain(whole.coords[some], whole.shape, cut(whole.weights), cut(whole.mask))
+        return Batch(
+            domain,
+            self.values[some],
+            self.target[some],
+            self.rows[some],
+            self.times,
+            cut(self.history),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Window:

@@ -6,6 +6,7 @@ On disk it is two files, `model.safetensors` and `model.json`; nothing is pickle
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,7 +24,7 @@ from ono.data.store import Dataset
 from ono.data.view import Batch
 from ono.data.windows import windows
 from ono.domain import Domain
-from ono.errors import CheckpointError
+from ono.errors import CheckpointError, UnsupportedDomain
 from ono.evaluate.calibrate import Calibrated, calibrate
 from ono.evaluate.card import (
     CARD_FILE,
@@ -35,9 +36,18 @@ from ono.evaluate.card import (
     refuse_damaged,
 )
 from ono.evaluate.rollout import roll_out
+from ono.evaluate.shortage import halving
 from ono.files import replacing, write_text
+from ono.models.ono import ONO
+from ono.models.ono_stream import can_stream, stream
 from ono.models.registry import MODELS, build
 from ono.nn.interpolation import interpolate
+
+CHUNK = 1 << 16
+"""Points at a time, where they are taken in chunks."""
+
+_MANY = 1 << 18
+"""Points above which an operator that can take them in chunks does so."""
 
 
 @runtime_checkable
@@ -148,6 +158,53 @@ class Operator(nn.Module):
         return self.forward(batch.domain, batch.values, time=time)
 
     @torch.no_grad()
+    def stream(
+        self,
+        domain: Domain,
+        values: Float[Tensor, "batch points channels"],
+        *,
+        time: Tensor | None = None,
+        chunk: int = CHUNK,
+        keep: bool = True,
+    ) -> Float[Tensor, "batch ... out"]:
+        """Evaluate at the input points with memory for `chunk` of them, in one pass per layer.
+
+        The operator must be calibrated and in evaluation mode. Between the passes about 1 kB a
+        point is kept where the inputs lie, on the host or the device; without `keep` nothing is,
+        and every pass starts from the inputs.
+        """
+        model, scale = self.model, self.normaliser
+        if not isinstance(model, ONO):
+            raise UnsupportedDomain(
+                f"{self.card.model} needs all points at once; only ono can take them in chunks"
+            )
+        device, home = scale.coord_low.device, domain.coords.device
+        here, scaled = scale.place(domain.to(device)), scale.encode(values.to(device))
+        clock = None if time is None else scale.clock(time.to(device))
+        placed = replace(domain, coords=here.coords.to(home))
+        output = stream(model, placed, scaled.to(home), time=clock, chunk=chunk, keep=keep)
+        return self._finish(output.to(device), here, scaled, None, clock).to(home)
+
+    @torch.no_grad()
+    def field(
+        self,
+        domain: Domain,
+        values: Float[Tensor, "batch points channels"],
+        *,
+        time: Tensor | None = None,
+        chunk: int | None = None,
+    ) -> Float[Tensor, "batch ... out"]:
+        """Evaluate at the input points: in chunks if asked to or if they are many, else at once."""
+        if chunk is None and not self.in_chunks(domain, time):
+            return self.forward(domain, values, time=time)
+        return self.stream(domain, values, time=time, chunk=chunk or CHUNK)
+
+    def in_chunks(self, domain: Domain, time: Tensor | None = None) -> bool:
+        """Say whether points are so many that `field` takes them in chunks by itself."""
+        times = 1 if time is None or time.ndim == 1 else time.shape[1]
+        return domain.batch * domain.points * times > _MANY and can_stream(self.model)
+
+    @torch.no_grad()
     def at(
         self,
         domain: Domain,
@@ -155,7 +212,7 @@ class Operator(nn.Module):
         query: Domain,
         *,
         time: Tensor | None = None,
-        chunk: int = 1 << 16,
+        chunk: int = CHUNK,
     ) -> Float[Tensor, "batch ... out"]:
         """Evaluate at any number of query points with memory for `chunk` of them.
 
@@ -175,14 +232,19 @@ class Operator(nn.Module):
             parts.append(self._finish(output, here, scaled, some, clock))
         return torch.cat(parts, -2)
 
-    def calibrate(self, source: Source, batch: int = 32) -> None:
+    def calibrate(self, source: Source, batch: int | None = None) -> None:
         """Compute the statistics inside the network exactly over training data.
 
         Of a roll-out every teacher-forced step counts, of a timed task every time.
         """
+        model = self.model
+        if not isinstance(model, Calibrated):
+            return
 
-        if isinstance(self.model, Calibrated):
-            calibrate(self.model, map(self._seen, in_order(source, batch)))
+        def one_pass(size: int) -> None:
+            calibrate(model, map(self._seen, in_order(source, size)))
+
+        halving(batch or source.many, one_pass)
 
     def _seen(self, batch: Batch) -> tuple[Domain, Tensor, Tensor | None]:
         """Return what the network sees of a batch: where, scaled values, and times."""

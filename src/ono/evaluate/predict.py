@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from ono.domain import Domain
 from ono.errors import ShapeError
 from ono.evaluate.given import as_queries, as_times, understand
 from ono.evaluate.given_points import box
-from ono.evaluate.operator import Operator
+from ono.evaluate.operator import CHUNK, Operator
 from ono.evaluate.rollout import roll_out
 
 
@@ -48,7 +49,7 @@ def predict(
     history: Array | None = None,
     steps: int | None = None,
     times: Array | None = None,
-    chunk: int = 1 << 16,
+    chunk: int | None = None,
     batch: int = 8,
 ) -> Prediction:
     """Evaluate an operator on arrays and return an array of the same layout.
@@ -59,7 +60,9 @@ def predict(
     operator whose output depends on the geometry alone needs no inputs; one that was trained with
     quadrature weights needs them too, [points] or [samples points], and one that knows numbers of
     a whole sample needs `params` [samples numbers].
-    `query` [queries dim] asks for the output elsewhere: [samples queries channels].
+    `query` [queries dim] asks for the output elsewhere: [samples queries channels]. `chunk` is how
+    many points to take at a time: 65536 queries if not given, and input points only if there are
+    more than a quarter of a million.
 
     An operator for roll-outs takes the known frames as `history` [samples frames ...], laid out
     like inputs, and returns `steps` further ones; a timed one returns the output at `times`. Both
@@ -79,12 +82,13 @@ def predict(
         time = None if clock is None else clock.to(device).expand(len(values), -1)
         if known is not None:
             count = len(operator.card.times) if steps is None else steps
-            made = roll_out(operator, domain, values, known, count)
+            step = partial(operator.field, chunk=chunk)
+            made = roll_out(step, domain, values, known, count)
         elif wanted is None:
-            made = operator(domain, values, time=time)
+            made = operator.field(domain, values, time=time, chunk=chunk)
         else:
             where = Domain(wanted.expand(len(values), -1, -1))
-            made = operator.at(domain, values, where, time=time, chunk=chunk)
+            made = operator.at(domain, values, where, time=time, chunk=chunk or CHUNK)
         results.append(made.cpu().numpy())
     made_all = np.concatenate(results)
     if wanted is not None:

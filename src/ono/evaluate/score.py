@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -11,6 +12,7 @@ from torch import Tensor
 from ono.data.batches import Source, in_order
 from ono.evaluate.metrics import channel_errors, frame_errors, relative_l2
 from ono.evaluate.operator import Operator
+from ono.evaluate.shortage import halving
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +31,26 @@ class Score:
 
 
 @torch.no_grad()
-def score(operator: Operator, source: Source, batch: int = 32) -> Score:
-    """Return the errors of a calibrated operator on every sample of a source."""
+def score(operator: Operator, source: Source, batch: int | None = None) -> Score:
+    """Return the errors of a calibrated operator on every sample of a source.
+
+    Nothing waits for the device before all samples are on their way.
+    """
     training = operator.training
     operator.eval()
+    result = halving(batch or source.many, partial(_score, operator, source))
+    operator.train(training)
+    return result
+
+
+def _score(operator: Operator, source: Source, batch: int) -> Score:
     errors, channels, frames, rows = [], [], [], []
     for part in in_order(source, batch):
         pred, mask = operator.answer(part), part.domain.mask
-        errors.append(relative_l2(pred, part.target, mask).cpu())
-        channels.append(channel_errors(pred, part.target, mask).cpu())
+        errors.append(relative_l2(pred, part.target, mask))
+        channels.append(channel_errors(pred, part.target, mask))
         if part.times is not None:
-            frames.append(frame_errors(pred, part.target, mask).cpu())
+            frames.append(frame_errors(pred, part.target, mask))
         rows.append(part.rows)
-    operator.train(training)
-    by_frame = torch.cat(frames) if frames else None
-    return Score(torch.cat(errors), torch.cat(channels), torch.cat(rows), by_frame)
+    by_frame = torch.cat(frames).cpu() if frames else None
+    return Score(torch.cat(errors).cpu(), torch.cat(channels).cpu(), torch.cat(rows), by_frame)

@@ -6,6 +6,7 @@ shapes of a benchmark.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,9 +56,7 @@ def step_speed(
         source, [f"data.path={data}", "data.train=null", "data.memory=resident", *overrides]
     )
     view = cut(Dataset.open(data), recipe).train
-    if where.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(where)
+    before = _forget_memory(where)
     operator = new_operator(recipe, view).to(where)
     step, train, batch = Step(operator, recipe), load(view, where, "resident"), recipe.train.batch
     runner = execution(recipe, step, train)
@@ -87,5 +86,15 @@ def step_speed(
         runner.form,
         1000 * float(np.median(rounds)) / (whole // batch),
         first,
-        torch.cuda.max_memory_allocated(where) if where.type == "cuda" else None,
+        torch.cuda.max_memory_allocated(where) - before if where.type == "cuda" else None,
     )
+
+
+def _forget_memory(where: torch.device) -> int:
+    """Free what earlier measurements left and return the bytes that stay."""
+    if where.type != "cuda":
+        return 0
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(where)
+    return torch.cuda.memory_allocated(where)

@@ -33,12 +33,12 @@ from ono.nn.attention import (
     SoftmaxAttention,
     Summary,
 )
-from ono.nn.blocks import NNBlock, OrthogonalBlock
-from ono.nn.embedding import TimeEmbedding
+from ono.nn.blocks import NNBlock, OrthogonalBlock, Unchanged
+from ono.nn.embedding import TimeEmbedding, octaves
 from ono.nn.interpolation import interpolate
 from ono.nn.measure import Measure, at_least_float32
 from ono.nn.mlp import FFN, initialise
-from ono.nn.orthogonal_attention import OrthogonalAttention, Told
+from ono.nn.orthogonal_attention import Basis, OrthogonalAttention, Told, bases
 from ono.problem import Problem
 
 Seen = list[tuple[Summary, Told]]
@@ -67,18 +67,26 @@ class ONO(nn.Module):
         )
         width, hidden = config.width, round(config.width * config.ffn_ratio)
         place = {"coords": dim, "mesh": 2 * dim, "index": 1}[config.position]
-        inputs = place + problem.in_channels
+        inputs = place * (1 + 2 * config.octaves) + problem.in_channels
+        lower_width = config.lower.width or width
+        lower_hidden = round(lower_width * config.ffn_ratio)
 
         if config.encoder == "shared":
-            self.encoder = FFN(inputs, 2 * width, 2 * width)
+            self.encoder = FFN(inputs, 2 * width, lower_width + width)
         else:
-            self.encoder_g = FFN(inputs, 2 * width, width)
+            self.encoder_g = FFN(inputs, 2 * lower_width, lower_width)
             self.encoder_h = FFN(inputs, 2 * width, width)
-        self.encoder_query = FFN(dim, 2 * width, width) if config.query == "cross" else None
-        self.time = TimeEmbedding(width, config.time.scale) if timed else None
+        self.encoder_query = (
+            FFN(dim, 2 * lower_width, lower_width) if config.query == "cross" else None
+        )
+        timed_width = width if config.time.to == "h" else lower_width
+        self.time = TimeEmbedding(timed_width, config.time.scale) if timed else None
 
         self.lower = nn.ModuleList(
-            NNBlock(_attention(width, config.lower), width, hidden) for _ in range(config.layers)
+            NNBlock(_attention(lower_width, config.lower), lower_width, lower_hidden)
+            if moves
+            else Unchanged()
+            for moves in config.lower_moves()
         )
         projection: nn.Module = FFN(width, hidden, problem.out_channels)
         if config.head == "linear":
@@ -86,7 +94,7 @@ class ONO(nn.Module):
         self.upper = nn.ModuleList()
         for layer in range(config.layers):
             last = config.block == "post" and layer == config.layers - 1
-            attention = OrthogonalAttention(width, width, config.eigen)
+            attention = OrthogonalAttention(width, lower_width, config.eigen)
             ffn = projection if last else FFN(width, hidden)
             self.upper.append(OrthogonalBlock(attention, ffn, width, config.block))
         self.head = (
@@ -132,11 +140,12 @@ class ONO(nn.Module):
         """Run both flows at the input points; return the output and what queries need."""
         measure = self._measure(domain)
         g, h = self._lift(self._inputs(domain, values), time)
-        seen: Seen = []
-        for lower, upper in self._blocks():
-            g, summary = lower(g, measure)  # Eq. 3
-            h, told = upper(_beside(g, h), h, measure)  # Eqs. 4-6
-            seen.append((summary, told))
+        flow, summaries = self._flow(g, measure)  # Eq. 3
+        told = []
+        for upper, basis in zip(self._upper(), self._bases(flow, measure), strict=True):
+            h, left = upper(basis, h, measure)  # Eqs. 5, 6
+            told.append(left)
+        seen = list(zip(summaries, told, strict=True))
         return self.head(h), seen
 
     def decode(
@@ -162,10 +171,13 @@ class ONO(nn.Module):
         # Beside the coordinates, a place in the logical mesh is carried like a value.
         fields = torch.cat((self._place(domain)[..., self.problem.dim :], values), -1)
         carried = interpolate(domain, fields, query, self.config.query)
-        g, h = self._lift(torch.cat((query.coords, carried), -1), time)
-        for (lower, upper), (summary, told) in zip(self._blocks(), seen, strict=True):
+        logical = fields.shape[-1] - values.shape[-1]
+        place = torch.cat((query.coords, carried[..., :logical]), -1)
+        told = torch.cat((octaves(place, self.config.octaves), carried[..., logical:]), -1)
+        g, h = self._lift(told, time)
+        for (lower, upper), (summary, left) in zip(self._blocks(), seen, strict=True):
             g = lower.read(g, summary)
-            h = upper.read(_beside(g, h), h, told)
+            h = upper.read(g, h, left)
         output: Tensor = self.head(h)
         return output
 
@@ -181,14 +193,15 @@ class ONO(nn.Module):
         g, h = self._lift(self._inputs(domain, values), time)
         g_y: Tensor = self.encoder_query(query.coords)
         h_y: Tensor | None = None
-        for lower, upper in self._blocks():
-            g, summary = lower(g, here)
+        flow, summaries = self._flow(g, here)
+        bases = self._bases(flow, here)
+        for (lower, upper), summary, basis in zip(self._blocks(), summaries, bases, strict=True):
             g_y = lower.read(g_y, summary)
-            _, told = upper.attention(_beside(g, h), upper.norm_attention(h), here)
             if h_y is None:
-                h_y = upper.read(_beside(g_y, h), None, told)
+                _, told = upper.attention(basis, upper.norm_attention(h), here)
+                h_y = upper.read(g_y, None, told)
             else:
-                h_y, _ = upper(_beside(g_y, h_y), h_y, there, told)
+                h_y, _ = upper(upper.attention.elsewhere(g_y, basis), h_y, there)
         output: Tensor = self.head(h_y)
         return output
 
@@ -213,9 +226,9 @@ class ONO(nn.Module):
             return
         measure = self._measure(domain)
         g, _ = self._lift(self._inputs(domain, values), time)
-        for lower, upper in self._blocks():
-            g, _ = lower(g, measure)
-            upper.attention.observe(g, measure)
+        flow, _ = self._flow(g, measure)
+        for attention, g in zip(self.orthogonal_attentions(), flow, strict=True):
+            attention.observe(g, measure)
 
     def settle(self) -> None:
         """End a calibration pass: fold every layer's covariance into a constant kernel."""
@@ -233,30 +246,45 @@ class ONO(nn.Module):
         """Return the learned eigenfunctions ψ of one layer (Eq. 8)."""
         measure = self._measure(domain)
         g, _ = self._lift(self._inputs(domain, values), time)
-        for index, (lower, upper) in enumerate(self._blocks()):
-            g, _ = lower(g, measure)
-            if index == layer:
-                return upper.attention.eigenfunctions(g, measure)
-        raise ShapeError(f"layer must be 0 to {self.config.layers - 1}, got {layer}")
+        if not 0 <= layer < self.config.layers:
+            raise ShapeError(f"layer must be 0 to {self.config.layers - 1}, got {layer}")
+        flow, _ = self._flow(g, measure)
+        return self._upper()[layer].attention.eigenfunctions(flow[layer], measure)
 
     def orthogonal_attentions(self) -> Iterator[OrthogonalAttention]:
         """Iterate over the orthogonal attention of each layer."""
-        for _, upper in self._blocks():
+        for upper in self._upper():
             yield upper.attention
 
+    def _upper(self) -> list[OrthogonalBlock]:
+        return cast("list[OrthogonalBlock]", list(self.upper))
+
     def _blocks(self) -> Iterator[tuple[NNBlock, OrthogonalBlock]]:
-        lower = cast("list[NNBlock]", self.lower)
-        return zip(lower, cast("list[OrthogonalBlock]", self.upper), strict=True)
+        return zip(cast("list[NNBlock]", self.lower), self._upper(), strict=True)
+
+    def _flow(self, g: Tensor, measure: Measure) -> tuple[list[Tensor], list[Summary]]:
+        """Return g and its summary after every NN block; the lower flow runs by itself (Eq. 3)."""
+        flow, summaries = [], []
+        for lower in cast("list[NNBlock]", self.lower):
+            g, summary = lower(g, measure)
+            flow.append(g)
+            summaries.append(summary)
+        return flow, summaries
+
+    def _bases(self, flow: list[Tensor], measure: Measure) -> list[Basis]:
+        """Return the eigenfunctions of every layer, unwhitened, with their mixing (Eqs. 4, 7-9)."""
+        return bases(list(self.orthogonal_attentions()), flow, measure)
 
     def _inputs(self, domain: Domain, values: Tensor) -> Float[Tensor, "batch points inputs"]:
-        return torch.cat((self._place(domain), values), -1)
+        return torch.cat((octaves(self._place(domain), self.config.octaves), values), -1)
 
     def _lift(
         self, x: Float[Tensor, "batch points inputs"], time: Tensor | None
-    ) -> tuple[Float[Tensor, "batch points width"], Float[Tensor, "batch ... points width"]]:
+    ) -> tuple[Float[Tensor, "batch points lower"], Float[Tensor, "batch ... points width"]]:
         """Return g⁰ and h¹ of the encoder E."""
         if self.config.encoder == "shared":
-            g, h = self.encoder(x).chunk(2, -1)
+            both = self.encoder(x)
+            g, h = both.tensor_split((both.shape[-1] - self.config.width,), -1)
         else:
             g, h = self.encoder_g(x), self.encoder_h(x)
         # Under autocast the residual streams stay in float32.
@@ -298,11 +326,6 @@ class ONO(nn.Module):
         if domain.mask is None:
             return Measure(weights, float(domain.points))
         return Measure(weights, domain.mask.sum(-1).to(domain.coords.dtype))
-
-
-def _beside(g: Tensor, h: Tensor) -> Tensor:
-    """Give g an axis for the times that h has and g does not."""
-    return g[:, None] if h.ndim > g.ndim else g
 
 
 def _attention(width: int, options: LowerOptions) -> Attention:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from ono.nn.eigen_options import EigenOptions
 
@@ -14,6 +14,12 @@ class LowerOptions(BaseModel, frozen=True, extra="forbid"):
 
     attention: Literal["efficient", "linear", "nystrom", "galerkin", "softmax"] = "efficient"
     heads: int = Field(8, gt=0)
+    width: int | None = Field(None, gt=0, description="channels of g; as many as of h if not given")
+    layers: int | None = Field(
+        None,
+        gt=0,
+        description="NN blocks, each for several layers if fewer; one for each if not given",
+    )
     landmarks: int = Field(256, gt=0, description="nystrom: how many")
     pinv_iterations: int = Field(6, gt=0, description="nystrom: steps of the pseudo-inverse")
     index_convolution: bool = Field(False, description="nystrom: 33 taps along the point index")
@@ -46,10 +52,31 @@ class ONOConfig(BaseModel, frozen=True, extra="forbid"):
     position: Literal["coords", "mesh", "index"] = Field(
         "coords", description="mesh: also the place in the logical mesh; index: node number only"
     )
+    octaves: int = Field(
+        4, ge=0, le=16, description="sines and cosines of the place, from half a wave a unit on"
+    )
     query: Literal["linear", "nearest", "cross"] = Field(
         "linear", description="how inputs reach query points; cross: they do not (Eq. 20)"
     )
     time: TimeOptions = TimeOptions()
+
+    @model_validator(mode="after")
+    def _no_idle_blocks(self) -> ONOConfig:
+        if self.lower.layers is not None and self.lower.layers > self.layers:
+            raise ValueError(
+                f"lower.layers must not exceed layers, got {self.lower.layers} and {self.layers}"
+            )
+        return self
+
+    def lower_moves(self) -> list[bool]:
+        """Say for each layer whether an NN block moves g before it.
+
+        >>> ONOConfig(layers=5, lower=LowerOptions(layers=2)).lower_moves()
+        [True, False, False, True, False]
+        """
+        blocks = self.lower.layers or self.layers
+        owner = [layer * blocks // self.layers for layer in range(self.layers)]
+        return [layer == 0 or owner[layer] > owner[layer - 1] for layer in range(self.layers)]
 
     @classmethod
     def paper(cls, reading: Literal["released", "text"] = "released") -> ONOConfig:
@@ -69,5 +96,6 @@ class ONOConfig(BaseModel, frozen=True, extra="forbid"):
             block="post",
             encoder="separate" if text else "shared",
             head="ffn" if text else "linear",
+            octaves=0,
             time=TimeOptions(to="g", scale=1.0),
         )

@@ -38,7 +38,8 @@ class Attention(nn.Module, ABC):
         super().__init__()
         if width % heads:
             raise RecipeError(
-                f"model.width must be a multiple of model.lower.heads, got {width} and {heads}"
+                "model.width, or model.lower.width if given, must be a multiple of "
+                f"model.lower.heads, got {width} and {heads}"
             )
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width, bias=False)

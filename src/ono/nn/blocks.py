@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from ono.nn.attention import Attention, Summary
 from ono.nn.measure import Measure
 from ono.nn.mlp import FFN
-from ono.nn.orthogonal_attention import OrthogonalAttention, Told
+from ono.nn.orthogonal_attention import Basis, OrthogonalAttention, Told
+from ono.nn.recompute import Recomputable
 
 
-class NNBlock(nn.Module):
+class NNBlock(Recomputable):
     """The NN block of the lower flow (Eq. 3): attention and FFN, each behind a norm."""
 
     def __init__(self, attention: Attention, width: int, hidden: int) -> None:
@@ -27,6 +28,9 @@ class NNBlock(nn.Module):
         self, g: Float[Tensor, "batch points width"], measure: Measure
     ) -> tuple[Float[Tensor, "batch points width"], Summary]:
         """Return the next g and the summary that query points read."""
+        return self.again(self._forward, g, measure)
+
+    def _forward(self, g: Tensor, measure: Measure) -> tuple[Tensor, Summary]:
         attended, summary = self.attention(self.norm_attention(g), measure)
         return self._finish(g + attended), summary
 
@@ -41,7 +45,23 @@ class NNBlock(nn.Module):
         return moved
 
 
-class OrthogonalBlock(nn.Module):
+class Unchanged(nn.Module):
+    """Stands for an NN block where a layer takes g as the layer before it did."""
+
+    def forward(
+        self, g: Float[Tensor, "batch points width"], measure: Measure
+    ) -> tuple[Float[Tensor, "batch points width"], Summary]:
+        """Return g, and nothing that query points would read."""
+        return g, ()
+
+    def read(
+        self, g: Float[Tensor, "batch queries width"], summary: Summary
+    ) -> Float[Tensor, "batch queries width"]:
+        """Return g."""
+        return g
+
+
+class OrthogonalBlock(Recomputable):
     """The block of the upper flow: orthogonal attention (Eq. 5) and σ (Eq. 6).
 
     "post" is the printed form FFN(LN(h̃ + h)); "pre" is h + A(LN h), then h + FFN(LN h), whose
@@ -64,19 +84,18 @@ class OrthogonalBlock(nn.Module):
         self.ffn = ffn
 
     def forward(
-        self,
-        g: Float[Tensor, "batch *one points lower"],
-        h: Float[Tensor, "batch *time points width"],
-        measure: Measure,
-        shared: Told | None = None,
+        self, basis: Basis, h: Float[Tensor, "batch *time points width"], measure: Measure
     ) -> tuple[Float[Tensor, "batch *time points out"], Told]:
         """Return the next h and what query points need."""
-        attended, told = self.attention(g, self.norm_attention(h), measure, shared)
+        return self.again(self._forward, basis, h, measure)
+
+    def _forward(self, basis: Basis, h: Tensor, measure: Measure) -> tuple[Tensor, Told]:
+        attended, told = self.attention(basis, self.norm_attention(h), measure)
         return self._finish(attended + h), told
 
     def read(
         self,
-        g: Float[Tensor, "batch *one queries lower"],
+        g: Float[Tensor, "batch queries lower"],
         h: Float[Tensor, "batch *time queries width"] | None,
         told: Told,
     ) -> Float[Tensor, "batch *time queries out"]:

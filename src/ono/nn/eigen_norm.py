@@ -6,6 +6,8 @@ the kernel between those features, which here is only diag(μ).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from ono.nn.eigen_options import EigenOptions
 from ono.nn.measure import Measure
 from ono.nn.moments import Moments
-from ono.nn.whitening import SampleWhitening, Whitening
+from ono.nn.whitening import SampleWhitening, Whitener, Whitening
 
 
 class NoNorm(nn.Module):
@@ -35,8 +37,8 @@ class NoNorm(nn.Module):
         return g_hat
 
     def kernel(
-        self, mu: Float[Tensor, "heads eigen"], statistics: Float[Tensor, "*shape"]
-    ) -> Float[Tensor, "heads eigen eigen"]:
+        self, mu: Float[Tensor, "*layers heads eigen"], statistics: Float[Tensor, "*shape"]
+    ) -> Float[Tensor, "*layers heads eigen eigen"]:
         """Return diag(μ)."""
         return torch.diag_embed(mu.double())
 
@@ -128,3 +130,22 @@ def eigen_norm(options: EigenOptions) -> EigenNorm:
             return PointLayerNorm(options)
         case "none":
             return NoNorm()
+
+
+def statistics_of_all(
+    norms: Sequence[EigenNorm],
+    g_hats: Sequence[Float[Tensor, "batch points modes"]],
+    measure: Measure,
+) -> Float[Tensor, layers * shape]:
+    """Return the statistics of several layers; covariances are factored in one call."""
+    first = norms[0]
+    if not isinstance(first, Whitener):
+        pairs = zip(norms, g_hats, strict=True)
+        return torch.stack([norm.statistics(g_hat, measure) for norm, g_hat in pairs])
+    with torch.autocast(g_hats[0].device.type, enabled=False):
+        covariances = [
+            norm.covariance(g_hat, measure)
+            for norm, g_hat in zip(norms, g_hats, strict=True)
+            if isinstance(norm, Whitener)
+        ]
+        return first.factor(torch.stack(covariances))

@@ -32,3 +32,18 @@ class TimeEmbedding(nn.Module):
         waves = torch.cat((angles.cos(), angles.sin()), -1)[..., : self.width]
         embedded: Tensor = self.net(waves)
         return embedded
+
+
+def octaves(x: Float[Tensor, "*batch dim"], count: int) -> Float[Tensor, "*batch more"]:
+    """Append sines and cosines of x, each octave twice as fast: sin 2^j π x, cos 2^j π x.
+
+    A network of few layers learns slowly what varies fast in its inputs; these it is given.
+
+    >>> octaves(torch.zeros(1), 2).tolist()
+    [0.0, 0.0, 0.0, 1.0, 1.0]
+    """
+    if count == 0:
+        return x
+    rates = math.pi * 2.0 ** torch.arange(count, device=x.device, dtype=x.dtype)
+    angles = (x[..., None, :] * rates[:, None]).flatten(-2)
+    return torch.cat((x, angles.sin(), angles.cos()), -1)

@@ -25,7 +25,7 @@ class Moments(nn.Module):
     """Hold the running and the exact mean of one float64 statistic.
 
     Sums arrive through `observe`. A training step ends with `commit`, which folds them into the
-    running mean; a calibration pass ends with `settle`, which makes them the exact mean. Sums add
+    running means; a calibration pass ends with `settle`, which makes them the exact mean. Sums add
     over batches, chunks and ranks, so the result does not depend on how the data was cut.
     """
 
@@ -59,17 +59,6 @@ class Moments(nn.Module):
         """Add the sums of one batch."""
         self.total += total.detach()
         self.weight += weight
-
-    @torch.no_grad()
-    def commit(self, applied: Bool[Tensor, ""]) -> None:
-        """End a training step: fold the sums into the running mean if the step was applied."""
-        applied = applied & (self.weight > 0)
-        mean = self.total / self.weight
-        running = self.momentum * self.running + (1 - self.momentum) * mean
-        # A batch that made the step fail may hold NaN: `where` keeps it out, a product would not.
-        self.running.copy_(torch.where(applied, running, self.running))
-        self.updates += applied
-        self.reset()
 
     @torch.no_grad()
     def reset(self) -> None:
@@ -106,11 +95,27 @@ class Moments(nn.Module):
         return self.exact
 
 
+@torch.no_grad()
 def commit(module: nn.Module, applied: Bool[Tensor, ""] | bool = True) -> None:
-    """End a training step of every `Moments` inside a module.
+    """End a training step: fold the sums of every `Moments` inside into its running mean.
 
-    The training loop does this. A loop of your own needs it only with covariance="ema".
+    Nothing is folded if the step was not applied. The training loop does this. A loop of your own
+    needs it only with covariance="ema".
     """
-    for part in module.modules():
-        if isinstance(part, Moments):
-            part.commit(torch.as_tensor(applied, device=part.weight.device))
+    parts = [part for part in module.modules() if isinstance(part, Moments)]
+    if not parts:
+        return
+    # All layers at once: there are many, their matrices are small, and each call costs time.
+    total, running = (
+        torch.stack([getattr(p, name) for p in parts]) for name in ("total", "running")
+    )
+    weight = torch.stack([part.weight for part in parts])
+    applied = torch.as_tensor(applied, device=weight.device) & (weight > 0)
+    momentum, wide = parts[0].momentum, (-1, *(1,) * (total.ndim - 1))
+    mean = total / weight.reshape(wide)
+    # A batch that made the step fail may hold NaN: `where` keeps it out, a product would not.
+    blend = momentum * running + (1 - momentum) * mean
+    blend = torch.where(applied.reshape(wide), blend, running)
+    torch._foreach_copy_([part.running for part in parts], list(blend.unbind()))
+    torch._foreach_add_([part.updates for part in parts], list(applied.to(weight.dtype).unbind()))
+    torch._foreach_zero_([part.total for part in parts] + [part.weight for part in parts])

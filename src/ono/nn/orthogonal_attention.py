@@ -7,7 +7,8 @@ touch k rows instead of M points, and at evaluation the bracket is a constant.
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -15,14 +16,32 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ono.errors import RecipeError
-from ono.nn.eigen_norm import PointBatchNorm, eigen_norm
+from ono.nn.eigen_norm import PointBatchNorm, eigen_norm, statistics_of_all
 from ono.nn.eigen_options import EigenOptions
 from ono.nn.heads import block_diagonal, same_head
 from ono.nn.measure import Measure, along_points
 from ono.nn.whitening import Whitening
 
-Told = tuple[Tensor, Tensor, Tensor]
-"""What the input points tell others: the latent matrix, the kernel and the statistics."""
+Told = tuple[Tensor, Tensor]
+"""What the input points tell others: the latent matrix, and the statistics of their features."""
+
+
+class Basis(NamedTuple):
+    """The features of a layer at some points, and how they mix: ψ diag(μ) ψᵀ = f · mixing · fᵀ.
+
+    `mixing` has a block for every head, one matrix for all samples or one for each.
+    """
+
+    features: Float[Tensor, "batch *one points modes"]
+    mixing: Float[Tensor, "*some modes modes"]
+    statistics: Tensor
+
+    def beside(self, h: Float[Tensor, "batch *time points width"]) -> Basis:
+        """Return this basis with an axis for the times that h has and it does not."""
+        if h.ndim == self.features.ndim:
+            return self
+        mixing = self.mixing if self.mixing.ndim == 2 else self.mixing[:, None]
+        return Basis(self.features[:, None], mixing, self.statistics)
 
 
 class OrthogonalAttention(nn.Module):
@@ -74,47 +93,33 @@ class OrthogonalAttention(nn.Module):
             return moment * measure.total
         return moment * measure.total.reshape(-1, *(1,) * (moment.ndim - 1))
 
-    def kernel(
-        self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
-    ) -> tuple[Float[Tensor, "*batch heads eigen eigen"], Tensor]:
-        """Return the kernel between features, folded or fresh, and the statistics it came from."""
-        if not self.training and self.is_folded:
-            return self.folded, self.folded
-        statistics = self.norm.statistics(g_hat, measure)
-        return self.norm.kernel(self.mu, statistics), statistics
+    def basis(self, g: Float[Tensor, "batch points lower"], measure: Measure) -> Basis:
+        """Return the features at the points and their mixing, folded or fresh."""
+        return bases([self], [g], measure)[0]
+
+    def elsewhere(self, g: Float[Tensor, "batch queries lower"], basis: Basis) -> Basis:
+        """Return the features at other points, with the mixing of a basis."""
+        return basis._replace(features=self.norm.features(self.w_q(g), basis.statistics))
 
     def forward(
-        self,
-        g: Float[Tensor, "batch *one points lower"],
-        h: Float[Tensor, "batch *time points width"],
-        measure: Measure,
-        shared: Told | None = None,
+        self, basis: Basis, h: Float[Tensor, "batch *time points width"], measure: Measure
     ) -> tuple[Float[Tensor, "batch *time points width"], Told]:
-        """Return h̃ (Eq. 5) and what query points need to compute theirs.
-
-        `shared` lends the kernel and statistics of other points instead of this batch's own.
-        """
-        g_hat = self.w_q(g)
-        if shared is None:
-            kernel, statistics = self.kernel(g_hat.flatten(1, -2) if g.ndim > 3 else g_hat, measure)
-        else:
-            _, kernel, statistics = shared
-        psi = self.norm.features(g_hat, statistics)
-        moment = self.moment(psi, h, measure)
+        """Return h̃ (Eq. 5) and what query points need to compute theirs."""
+        features, mixing, statistics = basis.beside(h)
+        moment = self.moment(features, h, measure)
         with torch.autocast(h.device.type, enabled=False):
-            mixing = block_diagonal(kernel)
-            if mixing.ndim > 2 and moment.ndim > 3:  # one kernel for all times of a sample
-                mixing = mixing[:, None]
             latent = (mixing @ moment.double()).to(moment.dtype)
-        return psi @ latent.to(psi.dtype), (latent, kernel, statistics)
+        return features @ latent.to(features.dtype), (latent, statistics)
 
     def read(
-        self, g: Float[Tensor, "batch *one queries lower"], told: Told
+        self, g: Float[Tensor, "batch queries lower"], told: Told
     ) -> Float[Tensor, "batch *time queries width"]:
         """Return h̃ at points that took no part in the moment (Eq. 20)."""
-        latent, _, statistics = told
-        psi = self.norm.features(self.w_q(g), statistics)
-        return psi @ latent.to(psi.dtype)
+        latent, statistics = told
+        features = self.norm.features(self.w_q(g), statistics)
+        if latent.ndim > features.ndim:
+            features = features[:, None]
+        return features @ latent.to(features.dtype)
 
     def observe(self, g: Float[Tensor, "batch points lower"], measure: Measure) -> None:
         """Add a batch to a calibration pass."""
@@ -142,6 +147,35 @@ class OrthogonalAttention(nn.Module):
         psi = self.norm.eigenfunctions(g_hat, self.norm.statistics(g_hat, measure))
         heads: Tensor = psi.unflatten(-1, (self.options.heads, -1))
         return heads
+
+
+def bases(
+    attentions: Sequence[OrthogonalAttention],
+    flow: Sequence[Float[Tensor, "batch points lower"]],
+    measure: Measure,
+) -> list[Basis]:
+    """Return the basis of every layer from the lower flow after each of its blocks.
+
+    The lower flow never sees the upper one, so all covariances are known before the first upper
+    layer: they are factored together, in one call for all layers.
+    """
+    g_hats = [attention.w_q(g) for attention, g in zip(attentions, flow, strict=True)]
+    first = attentions[0]
+    if first.training or not first.is_folded:
+        statistics = statistics_of_all([a.norm for a in attentions], g_hats, measure)
+        mu = torch.stack([attention.mu for attention in attentions])
+        if statistics.ndim > 4:  # samples stand between layers and heads
+            mu = mu[:, None]
+        mixing = block_diagonal(first.norm.kernel(mu, statistics))
+    else:
+        statistics = torch.stack([attention.folded for attention in attentions])
+        mixing = block_diagonal(statistics)
+    return [
+        Basis(attention.norm.features(g_hat, own), matrix, own)
+        for attention, g_hat, own, matrix in zip(
+            attentions, g_hats, statistics.unbind(0), mixing.unbind(0), strict=True
+        )
+    ]
 
 
 def paper_form(

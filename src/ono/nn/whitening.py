@@ -19,6 +19,7 @@ from ono.nn.eigen_options import EigenOptions
 from ono.nn.heads import block_diagonal
 from ono.nn.measure import Measure
 from ono.nn.moments import Moments
+from ono.nn.recompute import Recomputable
 
 
 def second_moments(
@@ -46,7 +47,7 @@ def inverse_cholesky(
     return inverse / scale.sqrt(), info
 
 
-class Whitener(nn.Module):
+class Whitener(Recomputable):
     """Whiten features with the factor L⁻¹ of a covariance, whatever it is the covariance of.
 
     ψ is seldom formed: attention uses ĝ itself with the k×k `kernel` between its columns.
@@ -59,6 +60,19 @@ class Whitener(nn.Module):
         self.options = options
         self.register_buffer("failures", torch.zeros((), dtype=torch.int64))
 
+    def covariance(
+        self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
+    ) -> Float[Tensor, "*batch heads eigen eigen"]:
+        """Return what is to be factored."""
+        raise NotImplementedError
+
+    def statistics(
+        self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
+    ) -> Float[Tensor, "*batch heads eigen eigen"]:
+        """Return L⁻¹."""
+        with torch.autocast(g_hat.device.type, enabled=False):
+            return self.factor(self.covariance(g_hat, measure))
+
     def features(
         self,
         g_hat: Float[Tensor, "*batch points modes"],
@@ -69,7 +83,7 @@ class Whitener(nn.Module):
 
     def kernel(
         self,
-        mu: Float[Tensor, "heads eigen"],
+        mu: Float[Tensor, "*some heads eigen"],
         statistics: Float[Tensor, "*batch heads eigen eigen"],
     ) -> Float[Tensor, "*batch heads eigen eigen"]:
         """Return L⁻ᵀ diag(μ) L⁻¹, so that ĝ · kernel · ĝᵀ = ψ diag(μ) ψᵀ."""
@@ -102,12 +116,11 @@ class SampleWhitening(Whitener):
     def observe(self, g_hat: Float[Tensor, "batch points modes"], measure: Measure) -> None:
         """Nothing is kept."""
 
-    def statistics(
+    def covariance(
         self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
     ) -> Float[Tensor, "batch heads eigen eigen"]:
-        """Return L⁻¹ of each sample."""
-        with torch.autocast(g_hat.device.type, enabled=False):
-            return self.factor(second_moments(g_hat, self.options.heads, measure))
+        """Return that of each sample."""
+        return self.again(second_moments, g_hat, self.options.heads, measure)
 
 
 class Whitening(Whitener):
@@ -124,25 +137,25 @@ class Whitening(Whitener):
             total = second_moments(g_hat, self.options.heads, measure).sum(0)
             self.moments.observe(total, g_hat.shape[0])
 
-    def statistics(
+    def covariance(
         self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
     ) -> Float[Tensor, "heads eigen eigen"]:
-        """Return L⁻¹ for this batch: of its own covariance, the running or the exact one."""
+        """Return that of this batch, the running or the exact one."""
         if not self.training:
-            return self.frozen()
-        with torch.autocast(g_hat.device.type, enabled=False):
-            total = second_moments(g_hat, self.options.heads, measure).sum(0)
-            covariance = total / g_hat.shape[0]
-            self.moments.observe(total, g_hat.shape[0])
-            self.moments.state = "stale"
-            if self.options.covariance == "ema":
-                covariance = self.moments.blend(covariance)
-            return self.factor(covariance)
+            return self._remembered()
+        total = self.again(second_moments, g_hat, self.options.heads, measure).sum(0)
+        covariance = total / g_hat.shape[0]
+        self.moments.observe(total, g_hat.shape[0])
+        self.moments.state = "stale"
+        return self.moments.blend(covariance) if self.options.covariance == "ema" else covariance
 
     def frozen(self) -> Float[Tensor, "heads eigen eigen"]:
         """Return L⁻¹ of the covariance that evaluation uses: the exact or the running one."""
+        return self.factor(self._remembered())
+
+    def _remembered(self) -> Float[Tensor, "heads eigen eigen"]:
         running = self.options.eval_covariance == "ema"
-        return self.factor(self.moments.recorded() if running else self.moments.known())
+        return self.moments.recorded() if running else self.moments.known()
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ from ono.data.batches import Resident, Source, epoch_order, parts_of
 from ono.data.info import Array
 from ono.errors import RecipeError
 from ono.nn.moments import Moments
+from ono.train.micro_batch import in_memory
 from ono.train.recipe import Recipe
 from ono.train.step import Step, at_times
 
@@ -74,7 +76,7 @@ class OneByOne:
         ):
             self.step.rate.fill_(float(epoch.rates[count]))
             times = None if epoch.times is None else torch.from_numpy(epoch.times[count]).to(device)
-            self.step(at_times(batch, times))
+            in_memory(self.step, len(part), partial(self.step, at_times(batch, times)))
             yield part
 
 
@@ -102,7 +104,7 @@ class Captured:
         moments = [part for part in self.step.operator.modules() if isinstance(part, Moments)]
         for part in parts_of(epoch.order, self.batch):
             if len(part) not in self.graphs:
-                self.graphs[len(part)] = self._record(len(part))
+                in_memory(self.step, len(part), partial(self._record, len(part)))
             self.graphs[len(part)].replay()
             for statistic in moments:  # a replay runs no Python, which says so in an eager step
                 statistic.state = "stale"
@@ -130,7 +132,7 @@ class Captured:
 
         return body
 
-    def _record(self, size: int) -> torch.cuda.CUDAGraph:
+    def _record(self, size: int) -> None:
         """Record a step for batches of a size; what the trials before it changed is put back."""
         body, device = self._body(size), self.order.device
         counters = [self.next_sample, self.next_step]
@@ -138,22 +140,30 @@ class Captured:
         known = {id(x): x.detach().clone() for x in [*self.step.tensors(), *counters]}
         random = torch.cuda.get_rng_state(device)
         stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            for _ in range(_TRIALS):
-                self.next_sample.zero_()
-                self.next_step.zero_()
+        try:
+            self._try_out(body, stream)
+            self._restore(known, counters)
+            graph = torch.cuda.CUDAGraph()
+            self.step.optimiser.zero_grad(set_to_none=True)
+            # On the stream of the trials: libraries keep handles and workspaces for each stream.
+            with torch.cuda.graph(graph, stream=stream):
                 body()
-        torch.cuda.current_stream(device).wait_stream(stream)
-        self._restore(known, counters)
-        graph = torch.cuda.CUDAGraph()
-        self.step.optimiser.zero_grad(set_to_none=True)
-        # On the stream of the trials: libraries keep handles and workspaces for each stream.
-        with torch.cuda.graph(graph, stream=stream):
-            body()
-        self._restore(known, counters)
-        torch.cuda.set_rng_state(random, device)
-        return graph
+        finally:
+            self._restore(known, counters)
+            torch.cuda.set_rng_state(random, device)
+        self.graphs[size] = graph
+
+    def _try_out(self, body: Callable[[], None], stream: torch.cuda.Stream) -> None:
+        current = torch.cuda.current_stream(self.order.device)
+        stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(stream):
+                for _ in range(_TRIALS):
+                    self.next_sample.zero_()
+                    self.next_step.zero_()
+                    body()
+        finally:
+            current.wait_stream(stream)
 
     @torch.no_grad()
     def _restore(self, known: dict[int, Tensor], counters: list[Tensor]) -> None:

@@ -95,6 +95,7 @@ class _Training:
         self.rng = torch.Generator().manual_seed(recipe.seed).get_state()
         self.device_rng = torch.Generator(device).manual_seed(recipe.seed).get_state()
         self.step = Step(operator.to(device), recipe)
+        self.step.warn = self.warn
         self.train = load(parts.train, device, recipe.data.memory)
         self.validation = load(parts.validation, device, recipe.data.memory)
         self.state = State()

@@ -109,6 +109,12 @@ class TrainRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     compile: bool | None = Field(
         None, description="fuse operations with torch.compile; if not given, in long GPU runs"
     )
+    recompute: bool = Field(
+        False, description="keep the inputs of blocks only: less memory, a third more time"
+    )
+    micro_batch: int | None = Field(
+        None, gt=0, description="samples of a batch at a time, gradients added; all if not given"
+    )
     tensorboard: bool = False
 
     @field_validator("nonfinite")

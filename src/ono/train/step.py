@@ -20,9 +20,12 @@ from torch import Tensor
 
 from ono.data.view import Batch
 from ono.data.windows import windows
+from ono.errors import RecipeError
 from ono.evaluate.metrics import channel_errors, gradient_relative_l2, relative_l2
 from ono.evaluate.operator import Operator
 from ono.nn.moments import Moments, commit
+from ono.nn.recompute import recompute_blocks
+from ono.train.batch_norms import keep_where, running_statistics
 from ono.train.recipe import Recipe
 
 Losses = Callable[[Operator, Batch], Tensor]
@@ -106,7 +109,15 @@ class Step:
             fused=True,
             capturable=device.type == "cuda",
         )
+        if recipe.train.recompute and not recompute_blocks(operator):
+            raise RecipeError(
+                f"train.recompute is true, but {recipe.model.name} has no blocks that can be "
+                "computed again; set it to false, and train.micro_batch to save memory"
+            )
+        self.micro_batch = recipe.train.micro_batch
+        self.warn: Callable[[str], None] = lambda message: None
         self.losses: Losses = partial(sample_losses, **loss_options(recipe))
+        self.batch_norms = running_statistics(operator)
         self.average: Operator | None = None
         if recipe.train.weight_average > 0:
             self.average = copy.deepcopy(operator).requires_grad_(False)
@@ -124,20 +135,33 @@ class Step:
         """Take one step on a batch; nothing here waits for the device."""
         self.operator.train()
         self.optimiser.zero_grad(set_to_none=True)
-        with self._precision(batch.values.device):
-            losses = self.losses(self.operator, batch)
-        loss = losses.mean()
-        loss.backward()
+        before = [statistic.clone() for statistic in self.batch_norms]
+        losses = self._backward(batch)
         norm = torch.nn.utils.clip_grad_norm_(
             self.operator.parameters(), self.recipe.optimiser.clip or torch.inf
         )
-        applied = torch.isfinite(loss.detach()) & torch.isfinite(norm)
+        applied = torch.isfinite(losses.mean()) & torch.isfinite(norm)
         # The fused optimiser leaves weights, moments and its counter alone where found_inf is 1.
         self.optimiser.found_inf = (~applied).float()  # type: ignore[attr-defined]
         self.optimiser.step()
         commit(self.operator, applied)
+        keep_where(applied, self.batch_norms, before)
         self._update_average(applied)
-        self._count(losses.detach(), applied)
+        self._count(losses, applied)
+
+    def _backward(self, batch: Batch) -> Float[Tensor, " batch"]:
+        """Leave the gradient of the mean loss in the weights; return the losses."""
+        parts = batch.split(self.micro_batch)
+        found = []
+        for part in parts:
+            with self._precision(part.values.device):
+                losses = self.losses(self.operator, part)
+            loss = losses.mean()
+            if len(parts) > 1:
+                loss = loss * (len(losses) / len(batch.values))
+            loss.backward()
+            found.append(losses.detach())
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     def take_mean_loss(self) -> float:
         """Return the mean loss since the last call and start over (waits for the device)."""
@@ -162,6 +186,7 @@ class Step:
         return {
             "moments": {str(k): _plain(v) for k, v in moments.items()},
             "raw_model": raw,
+            "micro_batch": self.micro_batch,
             "loss_sum": self.loss_sum.cpu(),
             "samples": self.samples.cpu(),
             "skipped": self.skipped.cpu(),
@@ -178,6 +203,7 @@ class Step:
         self.optimiser.load_state_dict(content)
         for group in self.optimiser.param_groups:  # loading has put a copy there
             group["lr"] = self.rate
+        self.micro_batch = state["micro_batch"]
         for name in ("loss_sum", "samples", "skipped", "applied"):
             getattr(self, name).copy_(state[name])
 
@@ -194,6 +220,8 @@ class Step:
         for mine, theirs in zip(_moments(self.average), _moments(self.operator), strict=True):
             mine.running.copy_(theirs.running)
             mine.updates.copy_(theirs.updates)
+        for old, now in zip(running_statistics(self.average), self.batch_norms, strict=True):
+            old.copy_(now)
 
     @torch.no_grad()
     def _count(self, losses: Tensor, applied: Tensor) -> None:

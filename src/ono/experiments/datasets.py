@@ -1,0 +1,101 @@
+"""The data an experiment runs on: found, made from physics, or made up for measuring speed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ono.data.benchmarks import benchmark
+from ono.data.generate import make
+from ono.data.info import Info
+from ono.data.official.reader import MAKER
+from ono.data.store import INFO_FILE, Dataset
+from ono.device import choose_device
+from ono.errors import OnoError, RunInUse
+from ono.experiments.budgets import Budget
+from ono.experiments.grid import Cell
+from ono.experiments.ledger import Source
+from ono.experiments.stand_in import stand_in
+
+_STAND_IN_SAMPLES = 64
+_WAIT_SECONDS = 2.0
+
+Progress = Callable[[int, int], None]
+
+
+class OutOfTime(OnoError):
+    """The time limit came while data was being made; what is made is kept."""
+
+
+def place_of(cell: Cell, budget: Budget, root: Path) -> Path:
+    """Return where the data of a cell is or will be.
+
+    >>> from ono.experiments.budgets import BUDGETS
+    >>> place_of(Cell("darcy/ono"), BUDGETS["short"], Path("data")).as_posix()
+    'data/darcy-full'
+    """
+    parts = [cell.benchmark, budget.size]
+    if cell.kind == "speed":
+        parts.append("stand-in")
+    elif (samples := _samples(cell, budget)) is not None:
+        parts.append(str(samples))
+    return root / "-".join(parts)
+
+
+def _samples(cell: Cell, budget: Budget) -> int | None:
+    if not budget.samples:
+        return cell.samples
+    return budget.samples.get(cell.benchmark, budget.samples[""])
+
+
+def provide(
+    cell: Cell,
+    budget: Budget,
+    root: Path,
+    *,
+    device: str = "auto",
+    deadline: float | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Open the data of a cell, or make it; wait where another process is making it."""
+    path = place_of(cell, budget, root)
+    if (path / INFO_FILE).exists():  # made before, or the published files
+        return Dataset.open(path)
+    if cell.kind == "speed":
+        samples = 5 if budget.is_smoke else _STAND_IN_SAMPLES
+        return stand_in(cell.benchmark, path, samples=samples, size=budget.size)
+
+    def tell(done: int, total: int) -> None:
+        if progress is not None:
+            progress(done, total)
+        _refuse_late(path, deadline)
+
+    while True:
+        try:
+            return make(
+                benchmark(cell.benchmark),
+                path,
+                size=budget.size,
+                samples=_samples(cell, budget),
+                device=choose_device(device),
+                progress=tell,
+            )
+        except RunInUse:
+            _refuse_late(path, deadline)
+            time.sleep(_WAIT_SECONDS)
+
+
+def _refuse_late(path: Path, deadline: float | None) -> None:
+    if deadline is not None and time.time() > deadline:
+        raise OutOfTime(f"the time limit came before {path} was made; the rest is made next time")
+
+
+def source_of(cell: Cell, info: Info) -> Source:
+    """Say where data comes from; numbers on different sources never share a column."""
+    if cell.kind == "speed":
+        return "stand-in"
+    maker = info.provenance.maker
+    if maker == MAKER:
+        return "published"
+    return "made" if maker == cell.benchmark else "imported"

@@ -1,0 +1,130 @@
+"""The ledger: one JSON line for each result, added whole and made durable, never changed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ValidationError
+
+from ono.errors import InputError
+from ono.train.recipe import Recipe
+
+Status = Literal["complete", "stopped", "failed"]
+Source = Literal["made", "published", "imported", "stand-in", "none"]
+Key = tuple[str, str, str, int]
+
+
+class Line(BaseModel, frozen=True, extra="forbid"):
+    """What became of a cell with a seed, and everything that decided it.
+
+    `recipe_sha256` is of the recipe without seed, data path and device, which do not make it
+    another recipe; `epochs` counts those done. `values` are what tables show: errors by name.
+    """
+
+    experiment: str
+    recipe: str
+    changes: tuple[str, ...] = ()
+    recipe_sha256: str
+    data_sha256: str
+    data: Source
+    data_name: str = ""
+    seed: int
+    budget: str
+    status: Status
+    reason: str = ""
+    epochs: int = 0
+    values: dict[str, float] = {}
+    by_channel: dict[str, float] = {}
+    by_time: tuple[float, ...] = ()
+    parameters: int | None = None
+    commit: str | None = None
+    device: str = ""
+    seconds: float = 0.0
+    peak_memory_bytes: int | None = None
+    run: str = ""
+    time: str = ""
+
+    @property
+    def key(self) -> Key:
+        """What is never done twice."""
+        return self.experiment, self.recipe_sha256, self.data_sha256, self.seed
+
+    def result(self) -> dict[str, Any]:
+        """Return all that a run repeated elsewhere must give again: no times, no places."""
+        return self.model_dump(exclude={"seconds", "run", "time", "peak_memory_bytes"})
+
+
+def identity(recipe: Recipe) -> str:
+    """Return the hash of a recipe without its seed, the place of its data, and the device."""
+    content = recipe.resolved()
+    del content["seed"], content["data"]["path"], content["train"]["device"]
+    return digest(content)
+
+
+def digest(content: Any) -> str:
+    """Return the hash of anything that can be written as JSON.
+
+    >>> digest({"a": 1})[:8]
+    'f9d86028'
+    """
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+class Ledger:
+    """A file of lines that several processes may add to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, line: Line) -> None:
+        """Add one line in a single write, and wait until it is on the disk."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = line.model_dump_json().encode() + b"\n"
+        with self.path.open("ab+", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            # A line that a crash cut short must not swallow the next one.
+            if (end := file.seek(0, os.SEEK_END)) > 0:
+                file.seek(end - 1)
+                if file.read(1) != b"\n":
+                    text = b"\n" + text
+            if file.write(text) != len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            os.fsync(file.fileno())
+
+    def lines(self) -> list[Line]:
+        """Return every whole line, oldest first; one cut short by a crash is left out."""
+        if not self.path.exists():
+            return []
+        found = []
+        for number, text in enumerate(self.path.read_bytes().split(b"\n"), 1):
+            try:
+                content = json.loads(text)
+            except ValueError:  # not UTF-8 is one as well
+                continue
+            try:
+                found.append(Line.model_validate(content))
+            except ValidationError as error:
+                fault = error.errors()[0]
+                where = ".".join(map(str, fault["loc"])) or "the line"
+                raise InputError(
+                    f"line {number} of {self.path} is no result ({where}: {fault['msg']}); give "
+                    "another file with --ledger, or repair it"
+                ) from None
+        return found
+
+
+def latest(lines: Iterable[Line]) -> dict[Key, Line]:
+    """Return what holds for each key: a complete line if there is one, else the newest."""
+    held: dict[Key, Line] = {}
+    for line in lines:
+        before = held.get(line.key)
+        if before is None or before.status != "complete" or line.status == "complete":
+            held[line.key] = line
+    return held

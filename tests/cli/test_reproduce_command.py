@@ -1,0 +1,164 @@
+"""`ono reproduce` and `ono results` as a user runs them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from ono.cli.app import main
+from ono.experiments.catalogue import NAMES, experiment
+from ono.experiments.ledger import Ledger
+
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def ono(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Done]:
+    """Run the command in this process, which has loaded torch already, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Done:
+        with mock.patch.object(sys, "argv", ["ono", *arguments]), pytest.raises(SystemExit) as end:
+            main()
+        return Done(int(end.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def test_a_smoke_run_fills_a_table_and_is_not_repeated(
+    ono: Callable[..., Done], tmp_path: Path
+) -> None:
+    arguments = ("reproduce", "eigenfunctions", "--budget", "smoke", "--seeds", "2")
+    first = ono(*arguments)
+    assert first.code == 0, first.err
+    assert "8 complete, 0 done before, 0 stopped, 0 failed, 0 not begun" in first.out
+    assert "0 complete, 8 done before" in ono(*arguments).out
+    lines = Ledger(tmp_path / "results/ledger.jsonl").lines()
+    angles = [line.values["span"] for line in lines if line.recipe.endswith("/white")]
+    written = ono("results")
+    assert written.code == 0, written.err
+    page = (tmp_path / "results/results.md").read_text()
+    mean, spread = statistics.fmean(angles), statistics.stdev(angles)
+    assert f"| white | {mean:.2f} ± {spread:.2f}° |" in page
+    assert "Budget smoke" in page
+    assert "images/eigenfunctions-smoke-none.svg" in page
+    assert (tmp_path / "results/images/eigenfunctions-smoke-none.svg").is_file()
+    assert "<svg" in (tmp_path / "results/results.html").read_text()
+
+
+def test_no_time_begins_nothing(ono: Callable[..., Done], tmp_path: Path) -> None:
+    done = ono("reproduce", "blocks", "--minutes", "0", "--device", "cpu")
+    assert done.code == 0, done.err
+    assert "0 failed, 15 not begun" in done.out
+    assert "run the same command again" in done.out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("reproduce", "mian"), "did you mean main?"),
+        (("reproduce", "main", "--budget", "long"), "choose from paper, short, smoke"),
+        (("reproduce", "main", "--shard", "3/2"), "got '3/2'"),
+        (("reproduce", "main", "--device", "tpu"), "device must be"),
+        (("results",), "no ledger at results/ledger.jsonl"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_done(
+    ono: Callable[..., Done], arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    done = ono(*arguments)
+    assert done.code == 2
+    assert message in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_lists_the_cells(ono: Callable[..., Done]) -> None:
+    done = ono("reproduce", "all", "--dry-run")
+    assert done.code == 0, done.err
+    for name in NAMES:
+        assert f"{name}: " in done.out
+    cells = sum(len(experiment(name).cells) for name in NAMES)
+    assert len(done.out.splitlines()) == cells + len(NAMES)
+
+
+@pytest.mark.slow
+def test_everything_runs_in_a_smoke_budget(ono: Callable[..., Done], tmp_path: Path) -> None:
+    done = ono("reproduce", "all", "--budget", "smoke", "--device", "cpu")
+    assert done.code == 0, done.out + done.err
+    assert ", 0 stopped, 0 failed, 0 not begun" in done.out
+    lines = Ledger(tmp_path / "results/ledger.jsonl").lines()
+    (finer,) = [x for x in lines if (x.experiment, x.recipe) == ("super-resolution", "darcy/ono")]
+    assert set(finer.values) == {"test", "validation", "85"}
+    (later,) = [x for x in lines if (x.experiment, x.recipe) == ("temporal", "ns2d/ono")]
+    assert len(later.by_time) == 10
+    assert later.values["unseen"] == pytest.approx(sum(later.by_time[8:]) / 2)
+    assert ono("results").code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_signal_leaves_a_ledger_of_stopped_cells(
+    number: signal.Signals, code: int, jobs: str, tmp_path: Path
+) -> None:
+    """Two cells of thousands of epochs, stopped in their midst."""
+    script = tmp_path / "long.py"
+    script.write_text(PROGRAM)
+    command = [sys.executable, str(script), jobs]
+    process = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE)
+    began = time.monotonic()
+    while not list(tmp_path.glob("runs/*/metrics.jsonl")):
+        assert time.monotonic() - began < 120, "no training began"
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == code, errors
+    lines = Ledger(tmp_path / "ledger.jsonl").lines()
+    assert lines
+    assert {line.status for line in lines} == {"stopped"}
+
+
+PROGRAM = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from ono.errors import Interrupted
+from ono.experiments.budgets import BUDGETS
+from ono.experiments.cells import Settings
+from ono.experiments.grid import Cell, Experiment, Place, Table
+from ono.experiments.ledger import Ledger
+from ono.experiments.runner import reproduce
+
+if __name__ == "__main__":
+    cells = [Cell("elasticity/deeponet", (f"model.width={width}",)) for width in (16, 32)]
+    places = {("deeponet", str(n)): Place((cell,)) for n, cell in enumerate(cells)}
+    experiment = Experiment("long", "", (Table("long", "", places),))
+    budget = replace(BUDGETS["smoke"], epochs=100000)
+    settings = Settings(budget, Path("data"), Path("runs"), "cpu")
+    try:
+        reproduce([experiment], settings, Ledger(Path("ledger.jsonl")), jobs=int(sys.argv[1]))
+    except Interrupted as error:
+        sys.exit(128 + error.signal_number)
+"""
