@@ -189,7 +189,7 @@ def test_losses_are_golden(data: Path, tmp_path: Path) -> None:
 
 def test_validation_chooses_the_checkpoint(data: Path, tmp_path: Path) -> None:
     content = tiny.content(data, epochs=8)
-    content["optimiser"] = {"learning_rate": 3e-2, "schedule": "constant"}
+    content["optimiser"] = {"learning_rate": 1e-1, "schedule": "constant"}
     result = fit(Recipe.from_mapping(content), tmp_path)
     lines = read_metrics(tmp_path)
     best = min(lines, key=lambda line: line["validation"])
