@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ono.cli.progress import print_table
+
 app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
 
 
@@ -31,7 +33,6 @@ def speed(
     import tempfile
     from dataclasses import asdict
 
-    from rich.console import Console
     from rich.table import Table
 
     from ono.device import choose_device, describe_device
@@ -72,7 +73,7 @@ def speed(
                         file.write(
                             json.dumps({**asdict(row), "device": told, "set": changes}) + "\n"
                         )
-    Console().print(table)
+    print_table(table)
 
 
 @app.command()
@@ -103,7 +104,6 @@ def inference(
     import tempfile
     from dataclasses import asdict
 
-    from rich.console import Console
     from rich.table import Table
 
     from ono.device import choose_device, describe_device
@@ -143,4 +143,4 @@ def inference(
                         told = describe_device(choose_device(device))
                         with lines.open("a") as file:
                             file.write(json.dumps({**asdict(row), "device": told}) + "\n")
-    Console().print(table)
+    print_table(table)

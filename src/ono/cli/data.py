@@ -9,6 +9,7 @@ import typer
 
 from ono.cli.compare import compare
 from ono.cli.data_import import import_data
+from ono.cli.progress import print_table
 
 app = typer.Typer(help="Make, look at and check datasets.", no_args_is_help=True)
 
@@ -21,7 +22,6 @@ Directory = Annotated[Path, typer.Argument(help="A dataset directory.", metavar=
 @app.command("list")
 def list_benchmarks() -> None:
     """List the benchmarks that can be made, with their sizes."""
-    from rich.console import Console
     from rich.table import Table
 
     from ono.data.benchmarks import BENCHMARKS
@@ -36,7 +36,7 @@ def list_benchmarks() -> None:
         for name, size in benchmark.sizes.items():
             counts = " / ".join(str(count) for count in size.splits.values())
             table.add_row(name, counts, size.note)
-        Console().print(table)
+        print_table(table)
 
 
 @app.command()
@@ -94,7 +94,6 @@ def show(
     ] = None,
 ) -> None:
     """Summarise a dataset and draw some of its samples."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -107,7 +106,7 @@ def show(
     table = Table(show_header=False, title=f"{dataset.info.name} ({dataset.info.task})")
     for key, value in dataset.summary().items():
         table.add_row(key, escape(value))
-    Console().print(table)
+    print_table(table)
     split = "test" if "test" in dataset.info.splits else next(iter(dataset.info.splits))
     rows = dataset.rows(split)[:samples]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from ono.cli.progress import print_table
+
 
 def doctor() -> None:
     """Check the installation: versions, devices, numerics, disk."""
-    from rich.console import Console
     from rich.table import Table
 
     from ono.train.diagnosis import diagnose
@@ -17,6 +18,6 @@ def doctor() -> None:
     for finding in findings:
         mark = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "bad": "[red]bad[/]"}
         table.add_row(finding.what, finding.found, mark[finding.verdict])
-    Console().print(table)
+    print_table(table)
     if any(finding.verdict == "bad" for finding in findings):
         raise typer.Exit(1)

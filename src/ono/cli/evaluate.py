@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ono.cli.progress import print_table
+
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
@@ -27,7 +29,6 @@ def evaluate(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Evaluate the best checkpoint of a run and add the errors to its evaluations."""
-    from rich.console import Console
     from rich.table import Table
 
     from ono.cli.progress import working
@@ -65,4 +66,4 @@ def evaluate(
             f"{row.worst:.4f}",
             f"{row.seconds:.1f}",
         )
-    Console().print(table)
+    print_table(table)

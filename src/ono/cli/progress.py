@@ -1,8 +1,9 @@
-"""Show long work: bars on a terminal, plain lines elsewhere."""
+"""Show long work and its results: bars on a terminal, plain lines elsewhere; tables."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ono.train.state import Event, Listener
 
 
@@ -100,3 +103,13 @@ def _errors(event: Event) -> str:
         if event.details[trouble]:
             text += f"  {trouble.replace('_', ' ')} {event.details[trouble]}"
     return text
+
+
+def print_table(table: Table) -> None:
+    """Print a table; where no terminal says how wide it is, wide enough for most."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=120)
+    console.print(table)
