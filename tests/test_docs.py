@@ -70,3 +70,9 @@ def test_tables_are_what_the_results_say() -> None:
     script = [sys.executable, str(ROOT / "benchmarks" / "tables.py"), "--check"]
     done = subprocess.run(script, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_models_can_do_is_what_the_table_says() -> None:
+    script = [sys.executable, str(ROOT / "benchmarks" / "capabilities.py")]
+    done = subprocess.run(script, capture_output=True, text=True, check=True)
+    assert done.stdout == (ROOT / "benchmarks" / "results" / "capabilities.jsonl").read_text()
