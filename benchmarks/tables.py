@@ -46,7 +46,7 @@ COLUMNS = {
     ),
     "peers": ("benchmark", "model", "parameters", "test error", "spread", "mean predictor"),
     "speed": ("benchmark", "model", "parameters", "batch", "ms/step", "samples/s"),
-    "quick": ("benchmark", "epochs", "trained in s", "test error", "mean predictor"),
+    "quick": ("benchmark", "epochs", "trained in s", "test error", "mean predictor", "commit"),
 }
 REGION = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.S)
 
