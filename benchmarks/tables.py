@@ -30,7 +30,7 @@ COLUMNS = {
         "commit",
     ),
     "validation": ("benchmark", "check", "measured", "bound"),
-    "foreign": ("kind", "import", "epochs", "trained in s", "test error"),
+    "foreign": ("kind", "import", "epochs", "trained in s", "test error", "commit"),
     "capabilities": (
         "model",
         "darcy",

@@ -11,6 +11,8 @@ more, where float32 loses orthonormality and TF32 or bfloat16 make the factorisa
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -47,7 +49,7 @@ def inverse_cholesky(
     return inverse / scale.sqrt(), info
 
 
-class Whitener(Recomputable):
+class Whitener(Recomputable, ABC):
     """Whiten features with the factor L⁻¹ of a covariance, whatever it is the covariance of.
 
     ψ is seldom formed: attention uses ĝ itself with the k×k `kernel` between its columns.
@@ -60,11 +62,11 @@ class Whitener(Recomputable):
         self.options = options
         self.register_buffer("failures", torch.zeros((), dtype=torch.int64))
 
+    @abstractmethod
     def covariance(
         self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
     ) -> Float[Tensor, "*batch heads eigen eigen"]:
         """Return what is to be factored."""
-        raise NotImplementedError
 
     def statistics(
         self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
