@@ -7,11 +7,13 @@ ONO_TEST_COMPILE set.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 
 # GPU kernels are not Python: loaded before the hook, it leaves them alone.
 with contextlib.suppress(ImportError):
-    pass
+    for name in ("physics.block_thomas", "nn.fused", "nn.lower", "nn.upper"):
+        importlib.import_module(f"ono.{name}_triton")
 
 if not os.environ.get("ONO_TEST_COMPILE"):
     from jaxtyping import install_import_hook

@@ -69,8 +69,10 @@ def test_orthonormality_holds_at_every_precision(precision: str) -> None:
             calibrate(model, [(domain, values)])
             model.eval()
             with torch.no_grad():
-                psi = model.eigenfunctions(domain, values, layer=3).double().flatten(0, 1)
-        gram = torch.einsum("nhi,nhj->hij", psi, psi) / len(psi)
+                psi = model.eigenfunctions(domain, values, layer=3).double()
+        weights = domain.measure()
+        assert weights is not None
+        gram = torch.einsum("bn,bnhi,bnhj->hij", weights.double(), psi, psi) / domain.batch
         identity = torch.eye(16, device="cuda", dtype=torch.float64)
         attention = list(model.orthogonal_attentions())[3]
         assert isinstance(attention.norm, Whitening)

@@ -13,7 +13,7 @@ operator built from the eigenfunctions acts on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import torch
@@ -40,6 +40,9 @@ from ono.nn.measure import Measure, at_least_float32
 from ono.nn.mlp import FFN, initialise
 from ono.nn.orthogonal_attention import Basis, OrthogonalAttention, Told, bases
 from ono.problem import Problem
+
+Flows = Callable[["ONO", Tensor, Tensor, Measure], Tensor]
+"""Both flows and the head at once: another way to the output from g⁰ and h¹."""
 
 Seen = list[tuple[Summary, Told]]
 """What each layer keeps of the input points: enough to evaluate the output anywhere."""
@@ -102,6 +105,7 @@ class ONO(nn.Module):
             if config.block == "post"
             else nn.Sequential(nn.LayerNorm(width), projection)
         )
+        self.flows: Flows | None = None
         initialise(self)
         if config.eigen.norm == "ortho" and config.block == "pre":
             for attention in self.orthogonal_attentions():
@@ -125,6 +129,9 @@ class ONO(nn.Module):
             return each_time(self, domain, values, query, time)
         if self.config.query == "cross":
             return self._cross(domain, values, query or domain, time)
+        if query is None and self.flows is not None and values.is_cuda:
+            g, h = self._lift(self._inputs(domain, values), time)
+            return self.flows(self, g, h, self._measure(domain))
         output, seen = self.encode(domain, values, time=time)
         if query is None:
             return output

@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from ono.nn.eigen_options import EigenOptions
 from ono.nn.measure import Measure
 from ono.nn.moments import Moments
-from ono.nn.whitening import SampleWhitening, Whitener, Whitening
+from ono.nn.whitening import (
+    SampleWhitening,
+    Whitener,
+    Whitening,
+    covariances,
+    second_moments,
+)
 
 
 class NoNorm(nn.Module):
@@ -142,10 +148,12 @@ def statistics_of_all(
     if not isinstance(first, Whitener):
         pairs = zip(norms, g_hats, strict=True)
         return torch.stack([norm.statistics(g_hat, measure) for norm, g_hat in pairs])
+    whiteners = [norm for norm in norms if isinstance(norm, Whitener)]
+
+    def moments() -> Tensor:
+        pairs = zip(whiteners, g_hats, strict=True)
+        heads = first.options.heads
+        return torch.stack([norm.again(second_moments, g, heads, measure) for norm, g in pairs])
+
     with torch.autocast(g_hats[0].device.type, enabled=False):
-        covariances = [
-            norm.covariance(g_hat, measure)
-            for norm, g_hat in zip(norms, g_hats, strict=True)
-            if isinstance(norm, Whitener)
-        ]
-        return first.factor(torch.stack(covariances))
+        return first.factor(covariances(whiteners, moments))

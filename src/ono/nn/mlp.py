@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 
 class FFN(nn.Sequential):
@@ -10,6 +10,10 @@ class FFN(nn.Sequential):
 
     def __init__(self, width: int, hidden: int, out: int | None = None) -> None:
         super().__init__(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, out or width))
+
+    def layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Return weight and bias of both layers."""
+        return [(part.weight, part.bias) for part in self if isinstance(part, nn.Linear)]
 
 
 def initialise(module: nn.Module) -> None:

@@ -9,6 +9,7 @@ one, filled by a calibration pass before every evaluation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
@@ -93,6 +94,15 @@ class Moments(nn.Module):
                 "finished with `ono resume`"
             )
         return self.exact
+
+
+@torch.no_grad()
+def observe_all(
+    parts: Sequence[Moments], totals: Float[Tensor, parts * shape], weight: int
+) -> None:
+    """Add the sums of one batch to several `Moments`."""
+    torch._foreach_add_([part.total for part in parts], list(totals.detach().unbind()))
+    torch._foreach_add_([part.weight for part in parts], weight)
 
 
 @torch.no_grad()

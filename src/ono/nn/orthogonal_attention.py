@@ -163,10 +163,7 @@ def bases(
     first = attentions[0]
     if first.training or not first.is_folded:
         statistics = statistics_of_all([a.norm for a in attentions], g_hats, measure)
-        mu = torch.stack([attention.mu for attention in attentions])
-        if statistics.ndim > 4:  # samples stand between layers and heads
-            mu = mu[:, None]
-        mixing = block_diagonal(first.norm.kernel(mu, statistics))
+        mixing = block_diagonal(kernels(attentions, statistics))
     else:
         statistics = torch.stack([attention.folded for attention in attentions])
         mixing = block_diagonal(statistics)
@@ -176,6 +173,16 @@ def bases(
             attentions, g_hats, statistics.unbind(0), mixing.unbind(0), strict=True
         )
     ]
+
+
+def kernels(
+    attentions: Sequence[OrthogonalAttention], statistics: Float[Tensor, layers * shape]
+) -> Float[Tensor, "layers *batch heads eigen eigen"]:
+    """Return the kernel between the features of every layer from its eigenvalues and statistics."""
+    mu = F.softplus(torch.stack([attention.raw_mu for attention in attentions]))
+    if statistics.ndim > 4:  # samples stand between layers and heads
+        mu = mu[:, None]
+    return attentions[0].norm.kernel(mu, statistics)
 
 
 def paper_form(

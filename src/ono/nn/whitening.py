@@ -12,6 +12,7 @@ more, where float32 loses orthonormality and TF32 or bfloat16 make the factorisa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from ono.nn.eigen_options import EigenOptions
 from ono.nn.heads import block_diagonal
 from ono.nn.measure import Measure
-from ono.nn.moments import Moments
+from ono.nn.moments import Moments, observe_all
 from ono.nn.recompute import Recomputable
 
 
@@ -63,10 +64,17 @@ class Whitener(Recomputable, ABC):
         self.register_buffer("failures", torch.zeros((), dtype=torch.int64))
 
     @abstractmethod
+    def observe(self, g_hat: Float[Tensor, "batch points modes"], measure: Measure) -> None:
+        """Add a batch to the sums of a calibration pass."""
+
     def covariance(
         self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
     ) -> Float[Tensor, "*batch heads eigen eigen"]:
         """Return what is to be factored."""
+        heads = self.options.heads
+        return covariances([self], lambda: self.again(second_moments, g_hat, heads, measure)[None])[
+            0
+        ]
 
     def statistics(
         self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
@@ -118,12 +126,6 @@ class SampleWhitening(Whitener):
     def observe(self, g_hat: Float[Tensor, "batch points modes"], measure: Measure) -> None:
         """Nothing is kept."""
 
-    def covariance(
-        self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
-    ) -> Float[Tensor, "batch heads eigen eigen"]:
-        """Return that of each sample."""
-        return self.again(second_moments, g_hat, self.options.heads, measure)
-
 
 class Whitening(Whitener):
     """Whiten all samples with one covariance: of the batch, the running or the exact one."""
@@ -139,25 +141,39 @@ class Whitening(Whitener):
             total = second_moments(g_hat, self.options.heads, measure).sum(0)
             self.moments.observe(total, g_hat.shape[0])
 
-    def covariance(
-        self, g_hat: Float[Tensor, "batch points modes"], measure: Measure
-    ) -> Float[Tensor, "heads eigen eigen"]:
-        """Return that of this batch, the running or the exact one."""
-        if not self.training:
-            return self._remembered()
-        total = self.again(second_moments, g_hat, self.options.heads, measure).sum(0)
-        covariance = total / g_hat.shape[0]
-        self.moments.observe(total, g_hat.shape[0])
-        self.moments.state = "stale"
-        return self.moments.blend(covariance) if self.options.covariance == "ema" else covariance
-
     def frozen(self) -> Float[Tensor, "heads eigen eigen"]:
         """Return L⁻¹ of the covariance that evaluation uses: the exact or the running one."""
-        return self.factor(self._remembered())
+        return self.factor(self.remembered())
 
-    def _remembered(self) -> Float[Tensor, "heads eigen eigen"]:
+    def remembered(self) -> Float[Tensor, "heads eigen eigen"]:
+        """Return the covariance that evaluation uses."""
         running = self.options.eval_covariance == "ema"
         return self.moments.recorded() if running else self.moments.known()
+
+
+def covariances(
+    layers: Sequence[Whitener],
+    moments_of_all: Callable[[], Float[Tensor, "layers batch heads eigen eigen"]],
+) -> Float[Tensor, "layers *batch heads eigen eigen"]:
+    """Return what each layer is whitened with, from <ĝ, ĝ> of every sample; count it in training.
+
+    It is that of each sample, of this batch, the running or the exact one.
+    """
+    pooled = [layer for layer in layers if isinstance(layer, Whitening)]
+    if pooled and not pooled[0].training:
+        return torch.stack([layer.remembered() for layer in pooled])
+    moments = moments_of_all()
+    if not pooled:
+        return moments
+    samples, totals = moments.shape[1], moments.sum(1)
+    observe_all([layer.moments for layer in pooled], totals, samples)
+    for layer in pooled:
+        layer.moments.state = "stale"
+    means = totals / samples
+    if pooled[0].options.covariance == "ema":
+        blends = [layer.moments.blend(mean) for layer, mean in zip(pooled, means, strict=True)]
+        return torch.stack(blends)
+    return means
 
 
 @torch.no_grad()

@@ -144,7 +144,7 @@ class Captured:
             self._try_out(body, stream)
             self._restore(known, counters)
             graph = torch.cuda.CUDAGraph()
-            self.step.optimiser.zero_grad(set_to_none=True)
+            self.step.flat.forget_gradients()
             # On the stream of the trials: libraries keep handles and workspaces for each stream.
             with torch.cuda.graph(graph, stream=stream):
                 body()
@@ -187,7 +187,8 @@ def execution(recipe: Recipe, step: Step, source: Source) -> OneByOne | Captured
     captured = choice == "captured" or (choice == "auto" and resident)
     compiled = recipe.train.compile
     if compiled is None:
-        compiled = captured and len(source) // batch * recipe.train.epochs >= _WORTH_COMPILING
+        long = len(source) // batch * recipe.train.epochs >= _WORTH_COMPILING
+        compiled = captured and long and not step.fused
     if compiled or choice == "compiled":
         step.losses = torch.compile(step.losses, fullgraph=True, dynamic=False)
     if captured and isinstance(source, Resident):

@@ -54,7 +54,7 @@ def _attempt(action: Callable[[], None]) -> str | None:
 
 def _forget(step: Step) -> None:
     """Drop what a step had gathered before it failed."""
-    step.optimiser.zero_grad(set_to_none=True)
+    step.flat.forget_gradients()
     for part in step.operator.modules():
         if isinstance(part, Moments):
             part.reset()

@@ -45,6 +45,12 @@ class DataRecipe(BaseModel, frozen=True, extra="forbid"):
     guess: Literal["none", "affine"] = Field(
         "none", description="affine: learn what an affine fit of inputs, place and time leaves"
     )
+    thin: int | None = Field(
+        None,
+        ge=2,
+        description="the network sees every n-th node of an axis, one of n^dim points of a cloud; "
+        "answers are carried to all. Less memory, more error",
+    )
     memory: Literal["auto", "resident", "streamed"] = "auto"
 
 
@@ -105,6 +111,9 @@ class TrainRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     execution: Literal["auto", "eager", "compiled", "captured"] = Field(
         "auto", description="how steps are run; captured: one CUDA graph, if the data fits the GPU"
+    )
+    kernels: Literal["auto", "plain", "fused"] = Field(
+        "auto", description="fused: the blocks of ono as a few GPU kernels each, where they apply"
     )
     compile: bool | None = Field(
         None, description="fuse operations with torch.compile; if not given, in long GPU runs"

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal, TypedDict
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ono.data.view import Batch
@@ -26,6 +26,8 @@ from ono.evaluate.operator import Operator
 from ono.nn.moments import Moments, commit
 from ono.nn.recompute import recompute_blocks
 from ono.train.batch_norms import keep_where, running_statistics
+from ono.train.flat_parameters import FlatParameters
+from ono.train.kernels import choose_kernels
 from ono.train.recipe import Recipe
 
 Losses = Callable[[Operator, Batch], Tensor]
@@ -102,8 +104,9 @@ class Step:
         self.recipe = recipe
         device = next(operator.parameters()).device
         self.rate = torch.tensor(recipe.optimiser.learning_rate, device=device)
+        self.flat = FlatParameters(operator)
         self.optimiser = torch.optim.AdamW(
-            operator.parameters(),
+            [self.flat.whole],
             lr=self.rate,
             weight_decay=recipe.optimiser.weight_decay,
             fused=True,
@@ -114,6 +117,7 @@ class Step:
                 f"train.recompute is true, but {recipe.model.name} has no blocks that can be "
                 "computed again; set it to false, and train.micro_batch to save memory"
             )
+        self.fused = choose_kernels(operator, recipe, device)
         self.micro_batch = recipe.train.micro_batch
         self.warn: Callable[[str], None] = lambda message: None
         self.losses: Losses = partial(sample_losses, **loss_options(recipe))
@@ -121,6 +125,7 @@ class Step:
         self.average: Operator | None = None
         if recipe.train.weight_average > 0:
             self.average = copy.deepcopy(operator).requires_grad_(False)
+            self.flat_average = FlatParameters(self.average)
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self.samples = torch.zeros((), dtype=torch.float64, device=device)
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
@@ -134,13 +139,10 @@ class Step:
     def __call__(self, batch: Batch) -> None:
         """Take one step on a batch; nothing here waits for the device."""
         self.operator.train()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.flat.forget_gradients()
         before = [statistic.clone() for statistic in self.batch_norms]
         losses = self._backward(batch)
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.operator.parameters(), self.recipe.optimiser.clip or torch.inf
-        )
-        applied = torch.isfinite(losses.mean()) & torch.isfinite(norm)
+        applied = self._clip(losses)
         # The fused optimiser leaves weights, moments and its counter alone where found_inf is 1.
         self.optimiser.found_inf = (~applied).float()  # type: ignore[attr-defined]
         self.optimiser.step()
@@ -148,6 +150,18 @@ class Step:
         keep_where(applied, self.batch_norms, before)
         self._update_average(applied)
         self._count(losses, applied)
+
+    @torch.no_grad()
+    def _clip(self, losses: Float[Tensor, " batch"]) -> Bool[Tensor, ""]:
+        """Shorten the gradient if it is too long; say whether loss and gradient are finite."""
+        gradient, longest = self.flat.gather(), self.recipe.optimiser.clip
+        norm = torch.linalg.vector_norm(gradient)
+        applied = torch.isfinite(losses.mean()) & torch.isfinite(norm)
+        if longest is not None:
+            # What lies between the parameters is zero, and has to stay so when the norm is not.
+            factor = longest / norm.clamp_min(longest)
+            gradient.mul_(torch.where(applied, factor, torch.ones_like(factor)))
+        return applied
 
     def _backward(self, batch: Batch) -> Float[Tensor, " batch"]:
         """Leave the gradient of the mean loss in the weights; return the losses."""
@@ -215,8 +229,8 @@ class Step:
         # The first weights are forgotten quickly: n steps know nothing of a longer average.
         start = (1 + self.applied) / (10 + self.applied)
         share = (1 - start.clamp_max(self.recipe.train.weight_average)) * applied
-        for mean, new in zip(self.average.parameters(), self.operator.parameters(), strict=True):
-            mean.lerp_(new, share.to(mean.dtype))
+        mean = self.flat_average.whole
+        mean.lerp_(self.flat.whole, share.to(mean.dtype))
         for mine, theirs in zip(_moments(self.average), _moments(self.operator), strict=True):
             mine.running.copy_(theirs.running)
             mine.updates.copy_(theirs.updates)

@@ -1,0 +1,128 @@
+"""Both flows of ONO through fused GPU kernels, where its configuration allows.
+
+They are written for the configuration that is trained most: pre-norm blocks with efficient
+attention, as many eigenfunctions as channels, FFNs as wide as the flows. Everything else takes the
+plain path. Both compute the same function.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ono.models.ono import ONO
+from ono.models.ono_config import ONOConfig
+from ono.nn import fused_blocks
+from ono.nn.blocks import NNBlock, OrthogonalBlock
+from ono.nn.measure import Measure
+from ono.nn.mlp import FFN
+from ono.nn.orthogonal_attention import kernels
+from ono.nn.whitening import Whitener, covariances
+
+
+def unfusable(config: ONOConfig) -> str | None:
+    """Return the option that the fused kernels cannot do, or None.
+
+    >>> unfusable(ONOConfig()), unfusable(ONOConfig(block="post"))
+    (None, 'model.block=post')
+    """
+    eigen, lower, width = config.eigen, config.lower, config.width
+    share = eigen.functions
+    demands = {
+        f"model.width={width}": width in fused_blocks.WIDTHS,
+        f"model.block={config.block}": config.block == "pre",
+        f"model.query={config.query}": config.query != "cross",
+        f"model.ffn_ratio={config.ffn_ratio}": config.ffn_ratio == 1,
+        f"model.lower.attention={lower.attention}": lower.attention == "efficient",
+        f"model.lower.width={lower.width}": lower.width in (None, width),
+        f"model.lower.layers={lower.layers}": lower.layers in (None, config.layers),
+        f"model.lower.heads={lower.heads}": lower.heads * share == width,
+        f"model.eigen.heads={eigen.heads}": eigen.heads * share == width,
+        f"model.eigen.functions={share}": share in (16, 32, 64),
+        f"model.eigen.norm={eigen.norm}": eigen.norm == "ortho",
+        f"model.eigen.measure={eigen.measure}": eigen.measure != "sum",
+        f"model.eigen.value_projection={eigen.value_projection}": eigen.value_projection,
+        f"model.eigen.bias={eigen.bias}": eigen.bias,
+    }
+    return next((option for option, met in demands.items() if not met), None)
+
+
+def fuse_blocks(module: nn.Module, wanted: bool = True) -> int:
+    """Let every ONO inside a module that can use the fused kernels; return how many there are."""
+    parts = [p for p in module.modules() if isinstance(p, ONO) and unfusable(p.config) is None]
+    for part in parts:
+        part.flows = flows if wanted else None
+    return len(parts)
+
+
+def flows(
+    model: ONO,
+    g: Float[Tensor, "batch points width"],
+    h: Float[Tensor, "batch *time points width"],
+    measure: Measure,
+) -> Float[Tensor, "batch *time points out"]:
+    """Return the output of a model from g⁰ and h¹ (Eqs. 3-9)."""
+    attentions = list(model.orthogonal_attentions())
+    first = attentions[0]
+    share, width = first.options.functions, model.config.width
+    lowers = cast("list[NNBlock]", list(model.lower))
+    uppers = cast("list[OrthogonalBlock]", list(model.upper))
+    below, above = _multiplied(lowers, uppers, fused_blocks.ambient_precision(g.device))
+    features, grams = [], []
+    for lower, attention, weights in zip(lowers, attentions, below, strict=True):
+        g, g_hat, gram = lower.again(
+            fused_blocks.lower_block, lower, attention.w_q, weights, g, measure, share
+        )
+        features.append(g_hat)
+        grams.append(gram)
+
+    def moments() -> Tensor:
+        total = torch.stack(grams).sum(2, dtype=torch.float64)
+        heads: Tensor = total.unflatten(-1, (width // share, share))
+        return heads.transpose(2, 3)
+
+    with torch.autocast(g.device.type, enabled=False):
+        if first.training or not first.is_folded:
+            norms = [a.norm for a in attentions if isinstance(a.norm, Whitener)]
+            mixing = kernels(attentions, norms[0].factor(covariances(norms, moments)))
+        else:
+            mixing = torch.stack([attention.folded for attention in attentions])
+    for upper, weights, g_hat, kernel in zip(
+        uppers, above, features, mixing.unbind(0), strict=True
+    ):
+        h = upper.again(fused_blocks.upper_block, upper, weights, g_hat, kernel, h, measure)
+    return _head(cast(nn.Sequential, model.head), h)
+
+
+def _head(head: nn.Sequential, h: Tensor) -> Tensor:
+    """Return the head of h, with the scale of its norm folded into the layer behind it.
+
+    The gradient of a scale is a sum over all points, for which torch takes longer than for a layer.
+    """
+    norm, projection = head
+    first = projection if isinstance(projection, nn.Linear) else cast(FFN, projection)[0]
+    assert isinstance(norm, nn.LayerNorm)
+    assert isinstance(first, nn.Linear)
+    unit = nn.functional.layer_norm(h, norm.normalized_shape, eps=norm.eps)
+    bias = first.bias + first.weight @ norm.bias
+    output = nn.functional.linear(unit, first.weight * norm.weight, bias)
+    return output if first is projection else cast(FFN, projection)[1:](output)
+
+
+def _multiplied(
+    lowers: list[NNBlock], uppers: list[OrthogonalBlock], precision: str
+) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+    """Return what every block multiplies with, rounded in one go."""
+    below = [
+        fused_blocks.lower_weights(lower, upper.attention.w_q)
+        for lower, upper in zip(lowers, uppers, strict=True)
+    ]
+    above = [fused_blocks.upper_weights(upper) for upper in uppers]
+    ready = iter(fused_blocks.operands([w for part in below + above for w in part], precision))
+    return (
+        [[next(ready) for _ in part] for part in below],
+        [[next(ready) for _ in part] for part in above],
+    )

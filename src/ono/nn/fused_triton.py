@@ -1,0 +1,250 @@
+"""What the fused kernels share: products, layer norms, softmax within heads.
+
+A kernel holds a tile of points with all their channels, so a chain of point-wise layers goes from
+one product to the next without leaving the chip. Names are those of the modules they replace.
+
+Tensor cores take bfloat16 in any layout, and only that. More digits come from writing a float32 as
+a sum of several such numbers: "bf16x3" is better than TF32, "bf16x6" as good as float32.
+Covariances and moments, the sums over points that orthogonal attention rests on, have an `exact`
+precision of their own; so has, as `wide`, what goes from them to the points. "ieee" is plain
+float32.
+"""
+
+import triton
+import triton.language as tl
+
+_LOWEST = tl.constexpr(-1e30)
+
+
+@triton.jit
+def cut(x):
+    """Return the leading eight bits of float32 numbers as bfloat16, and what is left of them."""
+    kept = (x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
+    return kept.to(tl.bfloat16), x - kept
+
+
+@triton.jit
+def product(a, b, precision: tl.constexpr):
+    """Return a b with sums in float32; of split factors the small terms are added first."""
+    if precision == "ieee":
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
+    elif precision == "bf16":
+        return tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16))
+    else:
+        a_1, a = cut(a.to(tl.float32))
+        b_1, b = cut(b.to(tl.float32))
+        if precision == "bf16x3":
+            a_2, b_2 = a.to(tl.bfloat16), b.to(tl.bfloat16)
+            return tl.dot(a_1, b_1, tl.dot(a_1, b_2, tl.dot(a_2, b_1)))
+        else:
+            a_2, a = cut(a)
+            b_2, b = cut(b)
+            small = tl.dot(a_2, b_2, tl.dot(a.to(tl.bfloat16), b_1))
+            small = tl.dot(a_1, b.to(tl.bfloat16), small)
+            return tl.dot(a_1, b_1, tl.dot(a_1, b_2, tl.dot(a_2, b_1, small)))
+
+
+@triton.jit
+def turned(weight, width: tl.constexpr):
+    """Load the weight of a linear layer, [out in], as the [in out] that follows its input."""
+    inner, outer = tl.arange(0, width), tl.arange(0, width)
+    return tl.load(weight + inner[:, None] + outer[None, :] * width)
+
+
+@triton.jit
+def plain(weight, width: tl.constexpr):
+    """Load the weight of a linear layer as it is: its gradient goes back through it."""
+    outer, inner = tl.arange(0, width), tl.arange(0, width)
+    return tl.load(weight + outer[:, None] * width + inner[None, :])
+
+
+@triton.jit
+def whole(compact, share: tl.constexpr, width: tl.constexpr):
+    """Load a matrix that couples channels within heads, stored as [share width], with its zeros."""
+    row, column = tl.arange(0, width), tl.arange(0, width)
+    own = row[:, None] // share == column[None, :] // share
+    return tl.load(compact + (row % share)[:, None] * width + column[None, :], mask=own, other=0.0)
+
+
+@triton.jit
+def whole_turned(compact, share: tl.constexpr, width: tl.constexpr):
+    """Load the transpose of such a matrix."""
+    row, column = tl.arange(0, width), tl.arange(0, width)
+    own = row[:, None] // share == column[None, :] // share
+    return tl.load(compact + (column % share)[None, :] * width + row[:, None], mask=own, other=0.0)
+
+
+@triton.jit
+def table(parts, share: tl.constexpr, width: tl.constexpr, form: tl.constexpr):
+    """Load a matrix by the name of one of the functions above."""
+    if form == "whole":
+        return whole(parts, share, width)
+    elif form == "whole_turned":
+        return whole_turned(parts, share, width)
+    elif form == "plain":
+        return plain(parts, width)
+    else:
+        return turned(parts, width)
+
+
+@triton.jit
+def product_with(
+    a,
+    parts,
+    plane,
+    share: tl.constexpr,
+    width: tl.constexpr,
+    form: tl.constexpr,
+    precision: tl.constexpr,
+):
+    """Return the product with a matrix that is stored as the sum of three bfloat16 ones."""
+    b_1 = table(parts, share, width, form)
+    if precision == "bf16":
+        return tl.dot(a.to(tl.bfloat16), b_1)
+    else:
+        b_2 = table(parts + plane, share, width, form)
+        if precision == "bf16x3":
+            a_1, a = cut(a)
+            return tl.dot(a_1, b_1, tl.dot(a_1, b_2, tl.dot(a.to(tl.bfloat16), b_1)))
+        else:
+            b_3 = table(parts + 2 * plane, share, width, form)
+            b = b_1.to(tl.float32) + (b_2.to(tl.float32) + b_3.to(tl.float32))
+            return product(a, b, precision)
+
+
+@triton.jit
+def store_parts(parts, plane, at, x):
+    """Store float32 numbers as the sum of three bfloat16 ones, without loss."""
+    x_1 = x.to(tl.bfloat16)
+    x = x - x_1.to(tl.float32)
+    x_2 = x.to(tl.bfloat16)
+    tl.store(parts + at, x_1)
+    tl.store(parts + plane + at, x_2)
+    tl.store(parts + 2 * plane + at, (x - x_2.to(tl.float32)).to(tl.bfloat16))
+
+
+@triton.jit
+def store_within_heads(compact, matrix, share: tl.constexpr, width: tl.constexpr):
+    """Store what couples channels of the same head as [share width]."""
+    row, column = tl.arange(0, width), tl.arange(0, width)
+    own = row[:, None] // share == column[None, :] // share
+    tl.store(compact + (row % share)[:, None] * width + column[None, :], matrix, mask=own)
+
+
+@triton.jit(do_not_specialize=["points", "steps", "times"])
+def moments_within_heads(
+    a,
+    b,
+    weights,
+    out,
+    points,
+    steps,
+    times,
+    weighted: tl.constexpr,
+    share: tl.constexpr,
+    tile: tl.constexpr,
+    width: tl.constexpr,
+    precision: tl.constexpr,
+):
+    """Sum w aᵀb over the points of this program, within heads; b has several times for each a."""
+    part, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    source = sample // times
+    column = tl.arange(0, width)
+    total = tl.zeros((width, width), tl.float32)
+    for step in range(steps):
+        row = (part * steps + step) * tile + tl.arange(0, tile)
+        at = row[:, None] * width + column[None, :]
+        inside = (row < points)[:, None] & (column < width)[None, :]
+        x = tl.load(a + source * points * width + at, mask=inside, other=0.0)
+        y = tl.load(b + sample * points * width + at, mask=inside, other=0.0)
+        if weighted:
+            weight = tl.load(weights + source * points + row, mask=row < points, other=0.0)
+            x = x * weight[:, None]
+        total += product(tl.trans(x), y, precision)
+    out += (sample * tl.num_programs(0) + part) * share * width
+    store_within_heads(out, total, share, width)
+
+
+@triton.jit
+def normalised(x, width: tl.constexpr):
+    """Return x with zero mean and unit variance over channels, and the factor that did it."""
+    centred = x - (tl.sum(x, 1) / width)[:, None]
+    factor = tl.rsqrt(tl.sum(centred * centred, 1) / width + 1e-5)
+    return centred * factor[:, None], factor
+
+
+@triton.jit
+def norm_backward(gradient, unit, factor, width: tl.constexpr):
+    """Return the gradient before a normalisation from that after it."""
+    mean = tl.sum(gradient, 1) / width
+    along = tl.sum(gradient * unit, 1) / width
+    return (gradient - mean[:, None] - unit * along[:, None]) * factor[:, None]
+
+
+@triton.jit
+def head_softmax(x, share: tl.constexpr, tile: tl.constexpr, width: tl.constexpr):
+    """Return the softmax over the channels of each head."""
+    heads = tl.reshape(x, (tile, width // share, share))
+    raised = tl.exp(heads - tl.max(heads, 2, keep_dims=True))
+    return tl.reshape(raised * (1.0 / tl.sum(raised, 2, keep_dims=True)), (tile, width))
+
+
+@triton.jit
+def head_sums(x, share: tl.constexpr, tile: tl.constexpr, width: tl.constexpr):
+    """Return the sum over the channels of each head, at each of them."""
+    heads = tl.reshape(x, (tile, width // share, share))
+    sums = tl.sum(heads, 2, keep_dims=True)
+    return tl.reshape(tl.broadcast_to(sums, (tile, width // share, share)), (tile, width))
+
+
+@triton.jit
+def gelu(x):
+    """Return x Φ(x) and its derivative.
+
+    The error function is that of Abramowitz and Stegun, 7.1.26, right to 1.5e-7.
+    """
+    z = tl.abs(x) * 0.7071067811865476
+    t = tl.rsqrt(1.0 + 0.3275911 * z)
+    t = t * t  # quicker than a division
+    series = ((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736
+    bell = tl.exp(-z * z)
+    tail = 0.5 * (series * t + 0.254829592) * t * bell
+    share = tl.where(x > 0, 1.0 - tail, tail)
+    return x * share, share + x * bell * 0.3989422804014327
+
+
+@triton.jit(do_not_specialize=["rows", "chunk", "pairs"])
+def weight_gradients(
+    left,
+    right,
+    out,
+    rows,
+    chunk,
+    pairs,
+    sharing: tl.constexpr,
+    tile: tl.constexpr,
+    width: tl.constexpr,
+    precision: tl.constexpr,
+):
+    """Sum leftᵀ right over a chunk of rows for one of several pairs; below it the sum of left.
+
+    left is [pairs rows width]. The first `sharing` + 1 pairs have the same right. The results of
+    the chunks, out [chunks pairs width+1 width], are added afterwards, always in the same order.
+    """
+    pair, part = tl.program_id(0), tl.program_id(1)
+    column = tl.arange(0, width)
+    left += pair.to(tl.int64) * rows * width
+    right += tl.maximum(pair - sharing, 0).to(tl.int64) * rows * width
+    total = tl.zeros((width, width), tl.float32)
+    bias = tl.zeros((width,), tl.float32)
+    for start in range(part * chunk, tl.minimum(part * chunk + chunk, rows), tile):
+        row = start + tl.arange(0, tile)
+        at = row[:, None] * width + column[None, :]
+        inside = (row < rows)[:, None] & (column < width)[None, :]
+        a = tl.load(left + at, mask=inside, other=0.0)
+        b = tl.load(right + at, mask=inside, other=0.0)
+        total += product(tl.trans(a), b, precision)
+        bias += tl.sum(a.to(tl.float32), 0)
+    out += (part * pairs + pair) * (width + 1) * width
+    tl.store(out + column[:, None] * width + column[None, :], total)
+    tl.store(out + width * width + column, bias)

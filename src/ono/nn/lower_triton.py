@@ -1,0 +1,403 @@
+"""The NN block of the lower flow with efficient attention (Eq. 3), and ĝ = g w_Q behind it.
+
+Forward, for one tile of points in each program:
+
+    lower_in       LN, q k v
+    lower_context  shares of the context: the average of v under the softmax of k over points
+    lower_merge    the context of a sample from its shares
+    lower_out      g + attention, g + FFN, ĝ
+
+and <ĝ, ĝ> by `moments_within_heads`.
+
+Backward goes through ĝ and the FFN, then the attention, then q k v. What the kernels leave for the
+gradients of the weights is multiplied by `weight_gradients`.
+"""
+
+import triton
+import triton.language as tl
+
+from ono.nn.fused_triton import (
+    _LOWEST,
+    gelu,
+    head_softmax,
+    head_sums,
+    norm_backward,
+    normalised,
+    plain,
+    product,
+    store_within_heads,
+    turned,
+    whole,
+    whole_turned,
+)
+
+
+@triton.jit(do_not_specialize=["points"])
+def lower_in(
+    g,
+    gamma,
+    beta,
+    w_qkv,
+    q,
+    k,
+    v,
+    points,
+    tile: tl.constexpr,
+    width: tl.constexpr,
+    precision: tl.constexpr,
+):
+    """Project to q, k and v."""
+    sample = tl.program_id(1).to(tl.int64)
+    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
+    at = (sample * points + row)[:, None] * width + column[None, :]
+    inside = (row < points)[:, None] & (column < width)[None, :]
+    kind = q.dtype.element_ty
+    unit, _ = normalised(tl.load(g + at, mask=inside, other=0.0), width)
+    x = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
+    tl.store(q + at, product(x, turned(w_qkv, width), precision).to(kind), mask=inside)
+    w_qkv += width * width
+    tl.store(k + at, product(x, turned(w_qkv, width), precision).to(kind), mask=inside)
+    w_qkv += width * width
+    tl.store(v + at, product(x, turned(w_qkv, width), precision).to(kind), mask=inside)
+
+
+@triton.jit(do_not_specialize=["points", "steps"])
+def lower_context(
+    k,
+    v,
+    weights,
+    peaks,
+    totals,
+    contexts,
+    points,
+    steps,
+    weighted: tl.constexpr,
+    share: tl.constexpr,
+    tile: tl.constexpr,
+    width: tl.constexpr,
+    precision: tl.constexpr,
+):
+    """Sum exp(k) and exp(k)ᵀ v over the points of this program.
+
+    As in any softmax the largest k is taken off first: here the largest so far.
+    """
+    part, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    column = tl.arange(0, width)
+    peak = tl.full((width,), _LOWEST, tl.float32)
+    total = tl.zeros((width,), tl.float32)
+    context = tl.zeros((width, width), tl.float32)
+    for step in range(steps):
+        row = (part * steps + step) * tile + tl.arange(0, tile)
+        real = row < points
+        at = (sample * points + row)[:, None] * width + column[None, :]
+        inside = real[:, None] & (column < width)[None, :]
+        key = tl.load(k + at, mask=inside, other=0.0).to(tl.float32)
+        if weighted:
+            weight = tl.load(weights + sample * points + row, mask=real, other=0.0)
+            real = weight > 0
+        before = peak
+        peak = tl.maximum(peak, tl.max(tl.where(real[:, None], key, _LOWEST), 0))
+        raised = tl.where(real[:, None], tl.exp(key - peak[None, :]), 0.0)
+        if weighted:
+            raised = raised * weight[:, None]
+        fade = tl.exp(before - peak)
+        total = total * fade + tl.sum(raised, 0)
+        value = tl.load(v + at, mask=inside, other=0.0)
+        context = context * fade[:, None] + product(tl.trans(raised), value, precision)
+    place = sample * tl.num_programs(0) + part
+    tl.store(peaks + place * width + column, peak)
+    tl.store(totals + place * width + column, total)
+    store_within_heads(contexts + place * share * width, context, share, width)
+
+
+@triton.jit(do_not_specialize=["parts"])
+def lower_merge(
+    peaks,
+    totals,
+    contexts,
+    peak,
+    total,
+    context,
+    parts,
+    parts_at_once: tl.constexpr,
+    share: tl.constexpr,
+    width: tl.constexpr,
+):
+    """Add up what the parts of a sample know of one head's context."""
+    head, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    part, inner, own = tl.arange(0, parts_at_once), tl.arange(0, share), tl.arange(0, share)
+    there = part < parts
+    place = sample * parts + part
+    at = place[:, None] * width + head * share + inner[None, :]
+    known = there[:, None] & (inner < share)[None, :]
+    each = tl.load(peaks + at, mask=known, other=_LOWEST)
+    top = tl.max(each, 0)
+    fade = tl.exp(each - top[None, :])
+    sums = tl.sum(fade * tl.load(totals + at, mask=known, other=0.0), 0)
+    at = (place[:, None, None] * share + inner[None, :, None]) * width
+    at += head * share + own[None, None, :]
+    known = known[:, :, None] & (own < share)[None, None, :]
+    mixed = tl.sum(fade[:, :, None] * tl.load(contexts + at, mask=known, other=0.0), 0)
+    tl.store(peak + sample * width + head * share + inner, top)
+    tl.store(total + sample * width + head * share + inner, sums)
+    at = (sample * share + inner)[:, None] * width + head * share + own[None, :]
+    tl.store(context + at, mixed / sums[:, None])
+
+
+@triton.jit(do_not_specialize=["points"])
+def lower_out(
+    g,
+    q,
+    context,
+    w_out,
+    b_out,
+    gamma,
+    beta,
+    w_1,
+    b_1,
+    w_2,
+    b_2,
+    w_q,
+    b_q,
+    middle,
+    after,
+    features,
+    points,
+    scale,
+    share: tl.constexpr,
+    tile: tl.constexpr,
+    width: tl.constexpr,
+    precision: tl.constexpr,
+):
+    """Add the attention, add the FFN, project to ĝ."""
+    sample = tl.program_id(1).to(tl.int64)
+    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
+    at = (sample * points + row)[:, None] * width + column[None, :]
+    inside = (row < points)[:, None] & (column < width)[None, :]
+    query = tl.load(q + at, mask=inside, other=0.0).to(tl.float32)
+    soft = head_softmax(query, share, tile, width)
+    context += sample * share * width
+    mixed = product(soft, whole(context, share, width), precision) * scale
+    x = tl.load(g + at, mask=inside, other=0.0)
+    x += product(mixed, turned(w_out, width), precision) + tl.load(b_out + column)[None, :]
+    tl.store(middle + at, x, mask=inside)
+    unit, _ = normalised(x, width)
+    told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
+    hidden = product(told, turned(w_1, width), precision) + tl.load(b_1 + column)[None, :]
+    active, _ = gelu(hidden)
+    x += product(active, turned(w_2, width), precision) + tl.load(b_2 + column)[None, :]
+    tl.store(after + at, x, mask=inside)
+    x = product(x, turned(w_q, width), precision) + tl.load(b_q + column)[None, :]
+    tl.store(features + at, x, mask=inside)
+
+
+@triton.jit(do_not_specialize=["points", "rows"])
+def lower_out_backward(
+    d_after,
+    d_features,
+    d_gram,
+    weights,
+    middle,
+    after,
+    features,
+    gamma,
+    beta,
+    w_1,
+    b_1,
+    w_2,
+    w_q,
+    d_middle,
+    norms,
+    left,
+    right,
+    points,
+    rows,
+    weighted: tl.constexpr,
+    share: tl.constexpr,
+    tile: tl.constexpr,
+    width: tl.constexpr,
+    precision: tl.constexpr,
+    wide: tl.constexpr,
+):
+    """Go back through ĝ and the FFN.
+
+    left receives (from 3 on) dg after attention, d hidden, dg after the FFN, dĝ; right (from 2 on)
+    what the FFN saw, its hidden layer, and g.
+    """
+    sample = tl.program_id(1).to(tl.int64)
+    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
+    at = (sample * points + row)[:, None] * width + column[None, :]
+    inside = (row < points)[:, None] & (column < width)[None, :]
+    plane = tl.cast(rows, tl.int64) * width
+    kind = left.dtype.element_ty
+
+    psi = tl.load(features + at, mask=inside, other=0.0)
+    if weighted:
+        weight = tl.load(weights + sample * points + row, mask=row < points, other=0.0)
+    else:
+        weight = tl.full((tile,), 1.0, tl.float32) / points
+    d_psi = product(
+        psi * weight[:, None], whole(d_gram + sample * share * width, share, width), wide
+    )
+    d_psi += tl.load(d_features + at, mask=inside, other=0.0)
+    tl.store(left + 6 * plane + at, d_psi.to(kind), mask=inside)
+    grown = tl.load(after + at, mask=inside, other=0.0)
+    tl.store(right + 4 * plane + at, grown.to(kind), mask=inside)
+    d_x = product(d_psi, plain(w_q, width), precision)
+    d_x += tl.load(d_after + at, mask=inside, other=0.0)
+    tl.store(left + 5 * plane + at, d_x.to(kind), mask=inside)
+
+    unit, factor = normalised(tl.load(middle + at, mask=inside, other=0.0), width)
+    gamma = tl.load(gamma + column)[None, :]
+    told = unit * gamma + tl.load(beta + column)[None, :]
+    tl.store(right + 2 * plane + at, told.to(kind), mask=inside)
+    hidden = product(told, turned(w_1, width), precision) + tl.load(b_1 + column)[None, :]
+    active, slope = gelu(hidden)
+    tl.store(right + 3 * plane + at, active.to(kind), mask=inside)
+    d_hidden = product(d_x, plain(w_2, width), precision) * slope
+    tl.store(left + 4 * plane + at, d_hidden.to(kind), mask=inside)
+    d_told = product(d_hidden, plain(w_1, width), precision)
+    place = (sample * tl.num_programs(0) + tl.program_id(0)) * 4 * width + column
+    tl.store(norms + place, tl.sum(d_told * unit, 0))
+    tl.store(norms + place + width, tl.sum(d_told, 0))
+    d_x += norm_backward(d_told * gamma, unit, factor, width)
+    tl.store(d_middle + at, d_x, mask=inside)
+    tl.store(left + 3 * plane + at, d_x.to(kind), mask=inside)
+
+
+@triton.jit(do_not_specialize=["points", "rows"])
+def lower_mix_backward(
+    d_middle,
+    q,
+    context,
+    w_out,
+    d_contexts,
+    left,
+    right,
+    points,
+    rows,
+    scale,
+    share: tl.constexpr,
+    tile: tl.constexpr,
+    width: tl.constexpr,
+    precision: tl.constexpr,
+):
+    """Go back through the attention to q (left 0) and the context; right 1 is what it mixed."""
+    sample = tl.program_id(1).to(tl.int64)
+    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
+    at = (sample * points + row)[:, None] * width + column[None, :]
+    inside = (row < points)[:, None] & (column < width)[None, :]
+    plane = tl.cast(rows, tl.int64) * width
+    kind = left.dtype.element_ty
+    context += sample * share * width
+
+    query = tl.load(q + at, mask=inside, other=0.0).to(tl.float32)
+    soft = head_softmax(query, share, tile, width)
+    mixed = product(soft, whole(context, share, width), precision) * scale
+    tl.store(right + plane + at, mixed.to(kind), mask=inside)
+    d_x = tl.load(d_middle + at, mask=inside, other=0.0)
+    d_mixed = product(d_x, plain(w_out, width), precision) * scale
+    d_contexts += (sample * tl.num_programs(0) + tl.program_id(0)) * share * width
+    d_table = product(tl.trans(soft), d_mixed, precision)
+    store_within_heads(d_contexts, d_table, share, width)
+    d_soft = product(d_mixed, whole_turned(context, share, width), precision)
+    d_query = soft * (d_soft - head_sums(soft * d_soft, share, tile, width))
+    tl.store(left + at, d_query.to(kind), mask=inside)
+
+
+@triton.jit(do_not_specialize=["tiles"])
+def lower_merge_backward(
+    d_contexts,
+    context,
+    total,
+    d_context,
+    mean,
+    tiles,
+    at_once: tl.constexpr,
+    share: tl.constexpr,
+    width: tl.constexpr,
+):
+    """Add up the gradient of one head's context, and the mean that the softmax takes off it.
+
+    Both are divided by the sum of exp(k), so that backward needs no more than exp(k).
+    """
+    head, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    inner, own = tl.arange(0, share), tl.arange(0, share)
+    block = inner[:, None] * width + head * share + own[None, :]
+    sums = tl.zeros((share, share), tl.float32)
+    for start in range(0, tiles, at_once):
+        number = start + tl.arange(0, at_once)
+        there = (number < tiles)[:, None, None] & (inner >= 0)[None, :, None]
+        some = (sample * tiles + number)[:, None, None] * share * width + block[None, :, :]
+        sums += tl.sum(tl.load(d_contexts + some, mask=there, other=0.0), 0)
+    place = sample * width + head * share + inner
+    sums = sums / tl.load(total + place)[:, None]
+    tl.store(d_context + sample * share * width + block, sums)
+    known = tl.load(context + sample * share * width + block)
+    tl.store(mean + place, tl.sum(sums * known, 1))
+
+
+@triton.jit(do_not_specialize=["points", "rows"])
+def lower_in_backward(
+    d_middle,
+    d_context,
+    weights,
+    g,
+    k,
+    v,
+    peak,
+    mean,
+    gamma,
+    beta,
+    w_qkv,
+    d_g,
+    norms,
+    left,
+    right,
+    points,
+    rows,
+    weighted: tl.constexpr,
+    share: tl.constexpr,
+    tile: tl.constexpr,
+    width: tl.constexpr,
+    precision: tl.constexpr,
+):
+    """Go back from q, k and v to g; left receives dk and dv, right what was projected."""
+    sample = tl.program_id(1).to(tl.int64)
+    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
+    at = (sample * points + row)[:, None] * width + column[None, :]
+    real = row < points
+    inside = real[:, None] & (column < width)[None, :]
+    plane = tl.cast(rows, tl.int64) * width
+    kind = left.dtype.element_ty
+
+    key = tl.load(k + at, mask=inside, other=0.0).to(tl.float32)
+    if weighted:
+        weight = tl.load(weights + sample * points + row, mask=real, other=0.0)
+        real = weight > 0
+    raised = tl.exp(key - tl.load(peak + sample * width + column)[None, :])
+    raised = tl.where(real[:, None], raised, 0.0)
+    if weighted:
+        raised = raised * weight[:, None]
+    d_context += sample * share * width
+    mean = tl.load(mean + sample * width + column)[None, :]
+    value = tl.load(v + at, mask=inside, other=0.0)
+    d_key = raised * (product(value, whole_turned(d_context, share, width), precision) - mean)
+    tl.store(left + plane + at, d_key.to(kind), mask=inside)
+    d_told = product(d_key, plain(w_qkv + width * width, width), precision)
+    d_value = product(raised, whole(d_context, share, width), precision)
+    tl.store(left + 2 * plane + at, d_value.to(kind), mask=inside)
+    d_told += product(d_value, plain(w_qkv + 2 * width * width, width), precision)
+    d_query = tl.load(left + at, mask=inside, other=0.0).to(tl.float32)
+    d_told += product(d_query, plain(w_qkv, width), precision)
+
+    unit, factor = normalised(tl.load(g + at, mask=inside, other=0.0), width)
+    gamma = tl.load(gamma + column)[None, :]
+    told = unit * gamma + tl.load(beta + column)[None, :]
+    tl.store(right + at, told.to(kind), mask=inside)
+    place = (sample * tl.num_programs(0) + tl.program_id(0)) * 4 * width + column
+    tl.store(norms + place + 2 * width, tl.sum(d_told * unit, 0))
+    tl.store(norms + place + 3 * width, tl.sum(d_told, 0))
+    d_x = tl.load(d_middle + at, mask=inside, other=0.0)
+    d_x += norm_backward(d_told * gamma, unit, factor, width)
+    tl.store(d_g + at, d_x, mask=inside)

@@ -1,0 +1,37 @@
+"""Which kernels a model runs on: torch's, or the fused ones where they apply."""
+
+from __future__ import annotations
+
+import torch
+
+from ono.errors import RecipeError
+from ono.evaluate.operator import Operator
+from ono.models.ono import ONO
+from ono.models.ono_fused import fuse_blocks, unfusable
+from ono.nn import fused_blocks
+from ono.train.recipe import Recipe
+
+
+def choose_kernels(operator: Operator, recipe: Recipe, device: torch.device) -> bool:
+    """Let the operator use fused kernels if recipe and machine allow; say whether it does."""
+    wanted = recipe.train.kernels
+    reason = _hindrance(operator, device)
+    if wanted == "fused" and reason is not None:
+        raise RecipeError(f"train.kernels=fused is not possible: {reason}; use auto or plain")
+    # torch.compile would have to look into them, and has nothing to gain there.
+    compiled = recipe.train.compile or recipe.train.execution == "compiled"
+    fused = wanted == "fused" or (wanted == "auto" and reason is None and not compiled)
+    fuse_blocks(operator, fused)
+    return fused
+
+
+def _hindrance(operator: Operator, device: torch.device) -> str | None:
+    """Return why an operator cannot use the fused kernels, or None."""
+    if device.type != "cuda":
+        return f"they need a GPU, not {device.type}"
+    if not fused_blocks.available():
+        return "they need Triton, which is not installed"
+    if not isinstance(operator.model, ONO):
+        return f"they are for ono, not {operator.card.model}"
+    option = unfusable(operator.model.config)
+    return None if option is None else f"they do not cover {option}"
