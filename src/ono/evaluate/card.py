@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from ono.data.draft import MeshFields, Sources
 from ono.data.info import Channel, Mesh, Task
 from ono.data.view import View
 from ono.errors import CheckpointError, nearest
+from ono.evaluate.thinning import Thinning
 from ono.files import sha256
 from ono.models.registry import MODELS
 from ono.problem import Problem
@@ -36,6 +38,7 @@ class Card(BaseModel, frozen=True, extra="forbid"):
     history: int = 0
     guess: Literal["none", "affine"] = "none"
     coords: Literal["box", "spread"] = "box"
+    thin: int | None = Field(None, ge=2)
     times: tuple[float, ...] = ()
     resolution: tuple[int, ...] | None = None
     points: int | None = None
@@ -69,16 +72,26 @@ class Card(BaseModel, frozen=True, extra="forbid"):
 
     def problem(self) -> Problem:
         """Return what the network is built for."""
-        outputs = len(self.outputs)
+        outputs, thinning = len(self.outputs), self.thinning()
+        shape, points = self.resolution, self.points
+        if thinning is not None:
+            points = None if points is None else thinning.points(points, self.mesh.dim)
+            if shape is not None:
+                shape = thinning.shape(shape)
+                points = math.prod(shape)
         return Problem(
             dim=self.mesh.dim,
             in_channels=len(self.inputs) + len(self.params) + self.history * outputs,
             out_channels=outputs,
             timed=self.task == "timed",
             kind=self.mesh.kind,
-            shape=self.resolution,
-            points=self.points,
+            shape=shape,
+            points=points,
         )
+
+    def thinning(self) -> Thinning | None:
+        """Return which points the network sees, unless it sees all."""
+        return None if self.thin is None else Thinning(self.thin, self.mesh.periodic)
 
 
 def find_operator(path: Path) -> Path:

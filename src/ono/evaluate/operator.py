@@ -37,11 +37,13 @@ from ono.evaluate.card import (
 )
 from ono.evaluate.rollout import roll_out
 from ono.evaluate.shortage import halving
+from ono.evaluate.thinning import Thinning
 from ono.files import replacing, write_text
 from ono.models.ono import ONO
 from ono.models.ono_stream import can_stream, stream
 from ono.models.registry import MODELS, build
 from ono.nn.interpolation import interpolate
+from ono.nn.measure import at_least_float32
 
 CHUNK = 1 << 16
 """Points at a time, where they are taken in chunks."""
@@ -95,6 +97,7 @@ class Operator(nn.Module):
         inputs = len(card.inputs) + len(card.params)
         config = MODELS[card.model].config.model_validate(card.config)
         self.model = build(config, card.problem())
+        self.thinning: Thinning | None = card.thinning()
         self.normaliser = Normaliser(
             dim=dim,
             in_channels=inputs,
@@ -120,7 +123,12 @@ class Operator(nn.Module):
         here, scaled = scale.place(domain), scale.encode(values)
         there = None if query is None else scale.place(query)
         clock = None if time is None else scale.clock(time)
-        output = self.model(here, scaled, query=there, time=clock)
+        if self.thinning is None:
+            output = self.model(here, scaled, query=there, time=clock)
+        else:
+            some = self.thinning(here)
+            output = self.model(some.domain, some.pick(scaled), time=clock)
+            output = some.carry(at_least_float32(output), there)
         return self._finish(output, here, scaled, there, clock)
 
     def fit_scales(self, batches: Callable[[], Iterable[Batch]]) -> None:
@@ -181,9 +189,16 @@ class Operator(nn.Module):
         device, home = scale.coord_low.device, domain.coords.device
         here, scaled = scale.place(domain.to(device)), scale.encode(values.to(device))
         clock = None if time is None else scale.clock(time.to(device))
-        placed = replace(domain, coords=here.coords.to(home))
-        output = stream(model, placed, scaled.to(home), time=clock, chunk=chunk, keep=keep)
-        return self._finish(output.to(device), here, scaled, None, clock).to(home)
+        if self.thinning is None:
+            placed = replace(domain, coords=here.coords.to(home))
+            output = stream(model, placed, scaled.to(home), time=clock, chunk=chunk, keep=keep)
+            return self._finish(output.to(device), here, scaled, None, clock).to(home)
+        some = self.thinning(here)
+        placed = some.domain.to(home)  # does not wait; the copy of the values does, behind it
+        seen = some.pick(scaled).to(home)
+        output = stream(model, placed, seen, time=clock, chunk=chunk, keep=keep)
+        output = some.carry(at_least_float32(output.to(device)))
+        return self._finish(output, here, scaled, None, clock).to(home)
 
     @torch.no_grad()
     def field(
@@ -202,7 +217,8 @@ class Operator(nn.Module):
     def in_chunks(self, domain: Domain, time: Tensor | None = None) -> bool:
         """Say whether points are so many that `field` takes them in chunks by itself."""
         times = 1 if time is None or time.ndim == 1 else time.shape[1]
-        return domain.batch * domain.points * times > _MANY and can_stream(self.model)
+        points = domain.points if self.thinning is None else self.thinning.kept(domain)
+        return domain.batch * points * times > _MANY and can_stream(self.model)
 
     @torch.no_grad()
     def at(
@@ -217,8 +233,11 @@ class Operator(nn.Module):
         """Evaluate at any number of query points with memory for `chunk` of them.
 
         The inputs are encoded once. Queries do not influence each other, so the chunks change
-        nothing; a model for which they do gets all of them at once.
+        nothing; a model for which they do gets all of them at once. Between thinned points
+        nothing is asked of the model.
         """
+        if self.thinning is not None:
+            return self.forward(domain, values, query=query, time=time)
         if not (isinstance(self.model, Queryable) and self.model.queries_are_independent):
             return self.forward(domain, values, query=query, time=time)
         clock = None if time is None else self.normaliser.clock(time)
@@ -249,12 +268,16 @@ class Operator(nn.Module):
     def _seen(self, batch: Batch) -> tuple[Domain, Tensor, Tensor | None]:
         """Return what the network sees of a batch: where, scaled values, and times."""
         place, encode = self.normaliser.place, self.normaliser.encode
+        domain, values, clock = batch.domain, batch.values, None
         if batch.history is not None:
             domain, values, _ = windows(batch)
-            return place(domain), encode(values), None
-        time = None if batch.times is None else batch.times.expand(batch.domain.batch, -1)
-        clock = None if time is None else self.normaliser.clock(time)
-        return place(batch.domain), encode(batch.values), clock
+        elif batch.times is not None:
+            clock = self.normaliser.clock(batch.times.expand(domain.batch, -1))
+        here, scaled = place(domain), encode(values)
+        if self.thinning is None:
+            return here, scaled, clock
+        some = self.thinning(here)
+        return some.domain, some.pick(scaled), clock
 
     def refuse_other_data(self, dataset: Dataset) -> None:
         """Refuse a dataset that is not the one this operator was trained on."""

@@ -53,15 +53,34 @@ def new_operator(recipe: Recipe, view: View) -> Operator:
         config=recipe.model.config,
         guess=recipe.data.guess,
         coords=recipe.data.coords,
+        thin=recipe.data.thin,
         seed=recipe.seed,
         recipe_sha256=recipe.sha256,
         version=ono.__version__,
     )
+    _refuse_too_thin(card, view)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         operator = Operator(card)
     operator.fit_scales(lambda: training_rows(view))
     return operator
+
+
+def _refuse_too_thin(card: Card, view: View) -> None:
+    """Refuse to thin a mesh or cloud to less than two points along each axis."""
+    thinning = card.thinning()
+    if thinning is None:
+        return
+    if view.shape is None:
+        few = thinning.points(view.points, card.mesh.dim) < 2**card.mesh.dim
+    else:
+        few = min(thinning.shape(view.shape)) < min(2, *view.shape)
+    if few:
+        size = "x".join(map(str, view.shape)) if view.shape is not None else str(view.points)
+        raise DataError(
+            f"data.thin is {card.thin}, which leaves too few of the {size} points of "
+            f"{view.dataset.path}; choose a smaller number or leave it out"
+        )
 
 
 def refuse_bad_data(parts: Views, recipe: Recipe) -> None:
