@@ -47,13 +47,56 @@ COLUMNS = {
     "peers": ("benchmark", "model", "parameters", "test error", "spread", "mean predictor"),
     "speed": ("benchmark", "model", "parameters", "batch", "ms/step", "samples/s"),
     "quick": ("benchmark", "epochs", "trained in s", "test error", "mean predictor", "commit"),
+    "steps": (
+        "recipe",
+        "step",
+        "batch",
+        "ms/step",
+        "samples/s",
+        "floor ms",
+        "% of floor",
+        "× paper form, eager",
+        "peak GiB",
+    ),
+    "memory": ("options", "GiB"),
+    "memory_gpu": ("options", "GiB"),
+    "memory_errors": ("options", "test error", "CPU seconds"),
+    "memory_streaming": ("points taken", "points", "GiB", "bytes a point"),
+    "memory_streaming_gpu": ("points taken", "points", "GiB", "bytes a point"),
+    "cpu": (
+        "recipe",
+        "threads",
+        "paper form, samples/s",
+        "eager, samples/s",
+        "compiled, samples/s",
+        "eager, × paper form",
+        "compiled, × paper form",
+    ),
 }
 REGION = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.S)
+
+
+def step(line: dict[str, Any]) -> dict[str, str]:
+    """Return a line of `ono bench speed` as the columns of its table."""
+    speedup, peak = line["speedup"], line["peak_bytes"]
+    return {
+        "recipe": line["recipe"],
+        "step": f"{line['form']} {line['precision']} {line['kernels']}",
+        "batch": line["batch"],
+        "ms/step": f"{line['milliseconds']:.2f}",
+        "samples/s": f"{line['samples_per_second']:.0f}",
+        "floor ms": f"{line['floor_milliseconds']:.3g}",
+        "% of floor": f"{100 * line['share_of_floor']:.3g}",
+        "× paper form, eager": "" if speedup is None else f"{speedup:.1f}",
+        "peak GiB": "" if peak is None else f"{peak / 2**30:.2f}",
+    }
 
 
 def table(name: str) -> str:
     """Return the kept lines of a result as a Markdown table."""
     lines = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
+    if name == "steps":
+        lines = [step(line) for line in lines]
     columns = COLUMNS[name]
     rows: list[Any] = [columns, ["---"] * len(columns)]
     rows += [[line.get(column, "") for column in columns] for line in lines]

@@ -1,8 +1,10 @@
-"""Choose where to compute."""
+"""Choose where to compute, and how exactly."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ono.errors import InputError
 
@@ -37,3 +39,17 @@ def describe_device(name: str) -> str:
     if name.startswith("cuda"):
         return torch.cuda.get_device_name(name)
     return f"cpu, {torch.get_num_threads()} threads"
+
+
+@contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Let float32 products be made in TF32 within this block, if the precision is "tf32"."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    try:
+        if precision == "tf32":
+            torch.set_float32_matmul_precision("high")
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,17 +1,25 @@
-"""Stand-in data and the time of steps on it."""
+"""Stand-in data, the time of steps on it, and what that is compared with."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from ono.cli.bench import app
 from ono.data.benchmarks import BENCHMARKS, benchmark
-from ono.experiments.speed import step_speed
+from ono.data.info import Array
+from ono.errors import DataError
+from ono.experiments.roofline import Peaks, Work
+from ono.experiments.speed import Comparison, Speed, compare, paper_form, paper_speed, step_speed
 from ono.experiments.stand_in import stand_in
+from ono.models.ono_config import ONOConfig
+from ono.train.execution import Epoch, OneByOne
+from ono.train.recipe import Recipe
 
 SMALL = ["model.width=16", "model.layers=1", "model.eigen.heads=2", "model.lower.heads=2"]
 
@@ -34,10 +42,82 @@ def test_a_step_is_timed(tmp_path: Path) -> None:
     assert found.samples_per_second == pytest.approx(2000 / found.milliseconds)
 
 
+def test_a_batch_that_the_samples_do_not_fill_is_refused(tmp_path: Path) -> None:
+    data = stand_in("elasticity", tmp_path / "data", samples=8)
+    with pytest.raises(DataError, match="make no batch of 100; take more samples"):
+        step_speed("elasticity/ono", data.path, [*SMALL, "train.batch=100"], device="cpu")
+
+
+@pytest.mark.parametrize(("precision", "within"), [("tf32", "high"), ("fp32", "highest")])
+def test_products_are_as_exact_as_in_training(
+    precision: str, within: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = stand_in("elasticity", tmp_path / "data", samples=8)
+    seen = set()
+    run = OneByOne.run
+
+    def watched(self: OneByOne, epoch: Epoch) -> Iterator[Array]:
+        for part in run(self, epoch):
+            seen.add(torch.get_float32_matmul_precision())
+            yield part
+
+    monkeypatch.setattr(OneByOne, "run", watched)
+    changes = [*SMALL, "train.batch=2", f"train.precision={precision}"]
+    found = step_speed("elasticity/ono", data.path, changes, device="cpu", seconds=0.1)
+    assert (seen, found.precision) == ({within}, precision)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_the_published_form_has_the_size_of_the_recipe() -> None:
+    changes = ["model.layers=3", "model.eigen.functions=5", "train.precision=bf16", "data.thin=2"]
+    recipe = Recipe.load("pipe/ono-quick", [*changes, "train.recompute=true"])
+    form = paper_form(recipe)
+    assert form is not None
+    config, paper = form.model.config, ONOConfig.paper()
+    assert isinstance(config, ONOConfig)
+    size = (config.width, config.layers, config.eigen.functions, config.lower.heads)
+    assert size == (64, 3, 5, 4)
+    assert config.lower.attention == paper.lower.attention
+    assert (config.block, config.octaves, config.eigen.heads) == ("post", 0, 1)
+    assert form.data == recipe.data.model_copy(update={"thin": None})
+    plain: dict[str, object] = {"precision": "fp32", "execution": "eager", "kernels": "plain"}
+    plain |= {"compile": False, "recompute": False}
+    assert form.train == recipe.train.model_copy(update=plain)
+
+
+def test_only_ono_has_a_published_form_to_compare_with(tmp_path: Path) -> None:
+    assert paper_form(Recipe.load("darcy/fno")) is None
+    data = stand_in("darcy", tmp_path / "data", samples=8, size="quick")
+    assert paper_speed("darcy/fno-quick", data.path, device="cpu") is None
+
+
+def test_a_comparison_says_how_far_from_the_floor_and_from_the_paper() -> None:
+    fast = Speed("a/b", 10, 4, "captured", "fused", "bf16", 2.0, 9.0, None)
+    slow = Speed("a/b", 10, 4, "eager", "plain", "fp32", 30.0, 1.0, None)
+    found = Comparison(fast, Work(1e9, 1e6), Peaks(1e12, 1e10), slow)
+    assert found.floor_milliseconds == pytest.approx(1.0)
+    assert found.share == pytest.approx(0.5)
+    assert found.speedup == pytest.approx(15.0)
+    assert found.line()["paper_milliseconds"] == 30.0
+    assert Comparison(fast, Work(1e9, 1e6), Peaks(1e12, 1e10)).speedup is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_is_measured_with_its_memory(tmp_path: Path) -> None:
+    data = stand_in("elasticity", tmp_path / "data", samples=16)
+    changes = [*SMALL, "train.batch=2"]
+    found = compare("elasticity/ono", data.path, changes, device="cuda", seconds=0.1)
+    assert found.speed.form == "captured"
+    assert found.speed.peak_bytes is not None
+    assert found.speed.peak_bytes > 0
+    assert 0 < found.share < 1
+
+
 def test_the_command_keeps_lines_and_goes_on_after_a_refusal(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
     words = ["speed", "elasticity/fno", "elasticity/ono", "--samples", "16", "--seconds", "0.1"]
-    words += ["--device", "cpu", "--lines", str(lines)]
+    words += ["--device", "cpu", "--lines", str(lines), "--commit", "abc"]
     for change in SMALL:
         words += ["--set", change]
     result = CliRunner().invoke(app, words)
@@ -46,3 +126,30 @@ def test_the_command_keeps_lines_and_goes_on_after_a_refusal(tmp_path: Path) -> 
     (line,) = map(json.loads, lines.read_text().splitlines())
     assert line["recipe"] == "elasticity/ono"
     assert line["parameters"] > 0
+    assert line["commit"] == "abc"
+    floor, taken = line["floor_milliseconds"], line["milliseconds"]
+    assert line["share_of_floor"] == pytest.approx(floor / taken)
+    assert line["speedup"] == pytest.approx(line["paper_milliseconds"] / taken)
+    assert "% of floor" in " ".join(result.output.split())
+
+
+def test_the_published_form_is_measured_once_for_all_forms_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, calls = tmp_path / "lines.jsonl", []
+
+    def counted(*given: object, **options: object) -> Speed:
+        calls.append(given[0])
+        return Speed("paper", 1, 4, "eager", "plain", "fp32", 1e9, 1.0, None)
+
+    monkeypatch.setattr("ono.experiments.speed.paper_speed", counted)
+    sets = [word for change in SMALL for word in ("--set", change)]
+    words = ["speed", "elasticity/ono-quick", *sets, "--execution", "eager", "--execution", "auto"]
+    words += ["--samples", "8", "--seconds", "0.1", "--device", "cpu", "--lines", str(lines)]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert calls == ["elasticity/ono-quick"]
+    assert CliRunner().invoke(app, [*words, "--no-baseline"]).exit_code == 0
+    assert calls == ["elasticity/ono-quick"]
+    told = [json.loads(line)["speedup"] for line in lines.read_text().splitlines()]
+    assert [speedup is None for speedup in told] == [False, False, True, True]
+    assert "commit" not in json.loads(lines.read_text().splitlines()[0])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ono.cli.progress import print_table
+
+if TYPE_CHECKING:
+    from ono.experiments.speed import Comparison
 
 app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
 
@@ -22,58 +25,87 @@ def speed(
     execution: Annotated[
         list[str] | None, typer.Option(help="eager, compiled or captured; repeatable.")
     ] = None,
+    baseline: Annotated[
+        bool, typer.Option(help="Measure the published form of ONO too, eager in float32.")
+    ] = True,
     samples: Annotated[int, typer.Option(min=8, help="Of the stand-in data.")] = 64,
     seconds: Annotated[float, typer.Option(min=0.1, help="To measure each for.")] = 2.0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     lines: Annotated[
         Path | None, typer.Option(help="Add the results to this JSON-lines file.")
     ] = None,
+    commit: Annotated[str | None, typer.Option(help="To be kept with the lines.")] = None,
 ) -> None:
-    """Time whole training steps on random data with the shapes of the benchmarks."""
-    import tempfile
-    from dataclasses import asdict
+    """Time whole training steps on random data with the shapes of the benchmarks.
 
-    from rich.table import Table
+    The floor is the least time a step could take: its products at the speed of a large product on
+    this device, or its data at the speed of a large copy, whichever is longer.
+    """
+    import tempfile
+
+    from rich.table import Column, Table
 
     from ono.device import choose_device, describe_device
     from ono.errors import OnoError
-    from ono.experiments.speed import step_speed
+    from ono.experiments.speed import compare, paper_speed
     from ono.experiments.stand_in import stand_in
 
-    table = Table(
-        "recipe", "execution", "batch", "parameters", "ms/step", "samples/s", "peak GiB", "first s"
-    )
+    table = Table(Column("recipe", no_wrap=True), Column("step", no_wrap=True), *_NUMBERS)
+    told = describe_device(choose_device(device))
     with tempfile.TemporaryDirectory() as folder:
         for recipe in recipes:
-            name = recipe.partition("/")[0]
-            data = Path(folder) / name
+            name, size = recipe.partition("/")[0], "quick" if "-quick" in recipe else "full"
+            data = Path(folder) / f"{name}-{size}"
             if not data.exists():
-                stand_in(name, data, samples=samples)
+                stand_in(name, data, samples=samples, size=size)
+            paper = None
             for form in execution or ["auto"]:
                 changes = [*(override or []), f"train.execution={form}"]
                 try:
-                    row = step_speed(recipe, data, changes, device=device, seconds=seconds)
+                    if baseline and paper is None:
+                        paper = paper_speed(recipe, data, changes, device=device, seconds=seconds)
+                    row = compare(
+                        recipe, data, changes, paper=paper, device=device, seconds=seconds
+                    )
                 except OnoError as error:
                     typer.echo(f"{recipe}: {error}", err=True)
                     continue
-                peak = "" if row.peak_bytes is None else f"{row.peak_bytes / 2**30:.2f}"
-                table.add_row(
-                    row.recipe,
-                    row.form,
-                    str(row.batch),
-                    f"{row.parameters:,}",
-                    f"{row.milliseconds:.2f}",
-                    f"{row.samples_per_second:.0f}",
-                    peak,
-                    f"{row.first_seconds:.1f}",
-                )
+                table.add_row(*_speed_cells(row))
                 if lines is not None:
+                    line = {**row.line(), "device": told, "set": changes}
+                    if commit is not None:
+                        line["commit"] = commit
                     with lines.open("a") as file:
-                        told = describe_device(choose_device(device))
-                        file.write(
-                            json.dumps({**asdict(row), "device": told, "set": changes}) + "\n"
-                        )
+                        file.write(json.dumps(line) + "\n")
     print_table(table)
+
+
+_NUMBERS = (
+    "batch",
+    "ms/step",
+    "samples/s",
+    "floor ms",
+    "% of floor",
+    "× paper form, eager",
+    "peak GiB",
+    "first s",
+)
+
+
+def _speed_cells(row: Comparison) -> list[str]:
+    speed = row.speed
+    return [
+        speed.recipe,
+        f"{speed.form} {speed.precision}" + (" fused" if speed.kernels == "fused" else ""),
+        str(speed.batch),
+        f"{speed.milliseconds:.2f}",
+        f"{speed.samples_per_second:.0f}",
+        f"{row.floor_milliseconds:.3g}",
+        f"{100 * row.share:.3g}",
+        "" if row.speedup is None else f"{row.speedup:.2f}",
+        "" if speed.peak_bytes is None else f"{speed.peak_bytes / 2**30:.2f}",
+        f"{speed.first_seconds:.1f}",
+    ]
 
 
 @app.command()

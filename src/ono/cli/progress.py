@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -106,10 +105,12 @@ def _errors(event: Event) -> str:
 
 
 def print_table(table: Table) -> None:
-    """Print a table; where no terminal says how wide it is, wide enough for most."""
+    """Print a table as wide as it has to be: a number that is cut off says nothing."""
     from rich.console import Console
+    from rich.measure import Measurement
 
     console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(width=120)
+    needed = Measurement.get(console, console.options.update(width=1000), table).maximum
+    if needed > console.width:
+        console = Console(width=needed)
     console.print(table)

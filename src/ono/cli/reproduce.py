@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from ono.experiments.cells import Ended
+    from ono.experiments.jobs import Ended
+    from ono.experiments.listing import Listed
     from ono.train.state import Event, Listener
 
 _TELL_SECONDS = 60.0
@@ -38,10 +40,20 @@ def reproduce(
         str, typer.Option(help="Run the i-th of n equal parts, as i/n.", metavar="I/N")
     ] = "1/1",
     jobs: Annotated[int, typer.Option(min=1, help="Cells at once, each in its process.")] = 1,
+    only: Annotated[
+        str | None, typer.Option(help='Cells named like this, such as "elasticity/*".')
+    ] = None,
     data: Annotated[Path, typer.Option(help="Where datasets are, or will be made.")] = Path("data"),
     ledger: Annotated[Path, typer.Option(help="Where results are added.")] = Path(
         "results/ledger.jsonl"
     ),
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="Where trainings are, to go on with. Default: beside the ledger."),
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the cells in order, what is done, and minutes.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the cells and what they would change.")
     ] = False,
@@ -58,23 +70,33 @@ def reproduce(
         for experiment in chosen:
             typer.echo(f"{experiment.name}: {experiment.title}, budget {work.name} ({work.note})")
             for cell in experiment.cells:
-                typer.echo(f"  {cell.recipe}  {' '.join(work.changes(cell))}")
+                if only is None or fnmatchcase(str(cell), only):
+                    typer.echo(f"  {cell.recipe}  {' '.join(work.changes(cell))}")
+        return
+    if list_:
+        from ono.experiments.ledger import Ledger
+        from ono.experiments.listing import listing
+
+        lines = Ledger(ledger).lines()
+        _list(listing(chosen, work, lines, seeds=seeds, shard=part, only=only))
         return
 
     from ono.device import choose_device
 
     choose_device(device)
 
-    from ono.experiments.cells import Settings
+    from ono.experiments.jobs import Settings
     from ono.experiments.ledger import Ledger
     from ono.experiments.runner import Watch, reproduce
 
     deadline = None if minutes is None else time.time() + 60 * minutes
-    settings = Settings(work, data, ledger.parent / "runs", device, deadline)
+    settings = Settings(
+        work, data, runs or ledger.parent / "runs", device, deadline, ledger.parent / "pictures"
+    )
     typer.echo(f"budget {work.name}: {work.note}; ledger {ledger}", err=True)
     watch = Watch(_show, _making(), [_epochs()])
     summary = reproduce(
-        chosen, settings, Ledger(ledger), seeds=seeds, shard=part, jobs=jobs, watch=watch
+        chosen, settings, Ledger(ledger), seeds=seeds, shard=part, jobs=jobs, only=only, watch=watch
     )
     done = summary.by_status
     typer.echo(
@@ -85,6 +107,20 @@ def reproduce(
         typer.echo("run the same command again to go on")
     if done["failed"]:
         raise typer.Exit(1)
+
+
+def _list(every: Sequence[Listed]) -> None:
+    for one in every:
+        guess = f"{one.minutes:.1f}" if one.measured else f"~{one.minutes:.1f}"
+        wanted = ", ".join(dict.fromkeys(job.experiment for job in one.work.jobs))
+        job = one.work.job
+        typer.echo(f"{one.state:<14}{guess:>8} min  {job.cell}, seed {job.seed}  ({wanted})")
+    left = [one for one in every if one.state != "complete"]
+    typer.echo(
+        f"{len(every) - len(left)} of {len(every)} complete; about "
+        f"{sum(one.minutes for one in left):.0f} minutes left one after the other (~: estimated "
+        "for an NVIDIA H200, the others as in the ledger)"
+    )
 
 
 def _show(ended: Ended, number: int, total: int) -> None:

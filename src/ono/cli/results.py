@@ -15,6 +15,10 @@ def results(
     out: Annotated[
         Path | None, typer.Option(help="A directory. Default: that of the ledger.")
     ] = None,
+    docs: Annotated[
+        Path | None,
+        typer.Option(help="A Markdown file to write the tables into, between its two marks."),
+    ] = None,
 ) -> None:
     """Write results.html and results.md from the ledger."""
     from ono.cli.progress import working
@@ -31,6 +35,7 @@ def results(
 
     lines = Ledger(ledger).lines()
     with working("drawing"):
-        pages = write_results(sheets(lines), out or ledger.parent)
+        found = sheets(lines, pictures=ledger.parent / "pictures")
+        pages = write_results(found, out or ledger.parent, docs)
     for page in pages:
         typer.echo(f"wrote {page}")
