@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -59,9 +60,9 @@ def test_a_smoke_run_fills_a_table_and_is_not_repeated(
     page = (tmp_path / "results/results.md").read_text()
     mean, spread = statistics.fmean(angles), statistics.stdev(angles)
     assert f"| white | {mean:.2f} ± {spread:.2f}° |" in page
-    assert "Budget smoke" in page
-    assert "images/eigenfunctions-smoke-none.svg" in page
-    assert (tmp_path / "results/images/eigenfunctions-smoke-none.svg").is_file()
+    assert "**budget** smoke, 60 steps" in page
+    assert "images/results-eigenfunctions-smoke-none.svg" in page
+    assert (tmp_path / "results/images/results-eigenfunctions-smoke-none.svg").is_file()
     assert "<svg" in (tmp_path / "results/results.html").read_text()
 
 
@@ -80,6 +81,7 @@ def test_no_time_begins_nothing(ono: Callable[..., Done], tmp_path: Path) -> Non
         (("reproduce", "main", "--budget", "long"), "choose from paper, short, smoke"),
         (("reproduce", "main", "--shard", "3/2"), "got '3/2'"),
         (("reproduce", "main", "--device", "tpu"), "device must be"),
+        (("reproduce", "main", "--only", "moon/*"), "no cell of main is called like 'moon/*'"),
         (("results",), "no ledger at results/ledger.jsonl"),
     ],
 )
@@ -99,6 +101,36 @@ def test_a_dry_run_lists_the_cells(ono: Callable[..., Done]) -> None:
         assert f"{name}: " in done.out
     cells = sum(len(experiment(name).cells) for name in NAMES)
     assert len(done.out.splitlines()) == cells + len(NAMES)
+    few = ono("reproduce", "all", "--dry-run", "--only", "*norm=bn")
+    assert len(few.out.splitlines()) == 3 + len(NAMES)
+
+
+def test_a_list_says_what_is_done_and_what_is_next(ono: Callable[..., Done]) -> None:
+    only = ("eigenfunctions", "--budget", "smoke", "--only", "*/re*")
+    begin = ono("reproduce", *only, "--list")
+    assert begin.code == 0, begin.err
+    assert re.match(r"- +~0\.3 min  eigenfunctions/repeated, seed 0  \(eigen", begin.out)
+    assert "0 of 1 complete; about 0 minutes left" in begin.out
+    assert "1 complete, 0 done before" in ono("reproduce", *only).out
+    assert ono("reproduce", *only, "--list").out.startswith("complete")
+
+
+def test_trainings_can_lie_elsewhere(ono: Callable[..., Done], tmp_path: Path) -> None:
+    """And pictures lie beside the ledger, where they can be kept without the trainings."""
+    arguments = ("super-resolution", "--only", "darcy/ono*", "--budget", "smoke")
+    done = ono("reproduce", *arguments, "--device", "cpu", "--runs", "far/away")
+    assert done.code == 0, done.out + done.err
+    assert len(list((tmp_path / "far/away").iterdir())) == 1
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == [
+        "ledger.jsonl",
+        "pictures",
+    ]
+    (picture,) = (tmp_path / "results/pictures").iterdir()
+    assert picture.stat().st_size < 300_000
+    page = tmp_path / "page.md"
+    page.write_text("<!-- results: begin --><!-- results: end -->")
+    assert ono("results", "--docs", "page.md").code == 0
+    assert "images/results-super-resolution-smoke-made-darcy-ono.svg" in page.read_text()
 
 
 @pytest.mark.slow
@@ -146,7 +178,7 @@ from pathlib import Path
 
 from ono.errors import Interrupted
 from ono.experiments.budgets import BUDGETS
-from ono.experiments.cells import Settings
+from ono.experiments.jobs import Settings
 from ono.experiments.grid import Cell, Experiment, Place, Table
 from ono.experiments.ledger import Ledger
 from ono.experiments.runner import reproduce

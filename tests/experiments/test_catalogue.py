@@ -7,8 +7,8 @@ import pytest
 from ono.errors import InputError
 from ono.experiments.budgets import BUDGETS, budget
 from ono.experiments.catalogue import NAMES, experiment
-from ono.experiments.grid import Cell, jobs_of, parse_shard
-from ono.experiments.ledger import identity
+from ono.experiments.grid import Cell, parse_shard
+from ono.experiments.identity import identity
 from ono.experiments.published import PUBLISHED
 from ono.train.recipe import Recipe, packaged_recipes
 
@@ -62,17 +62,6 @@ def test_scaling_runs_the_usual_size_once_for_all_its_figures() -> None:
     assert depth.places["elasticity", "8"].cells == usual
     assert width.places["elasticity", "128"].cells == usual
     assert deep.places["ono-8", "elasticity"].cells == usual
-
-
-def test_shards_share_the_work_without_overlap() -> None:
-    chosen = [experiment(name) for name in NAMES]
-    every = jobs_of(chosen, 2, (1, 1))
-    parts = [jobs_of(chosen, 2, (i, 3)) for i in (1, 2, 3)]
-    shared = [str(job) for part in parts for job in part]
-    assert sorted(shared) == sorted(map(str, every))
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    first = jobs_of(chosen, 2)[: len(every) // 2]
-    assert {job.seed for job in first} == {0}, "every cell has a first seed before any a second"
 
 
 @pytest.mark.parametrize("text", ["4/3", "0/3", "3", "1/", "a/b", "-1/2"])

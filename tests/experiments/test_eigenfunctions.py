@@ -60,8 +60,8 @@ def test_of_repeated_eigenvalues_only_the_span_is_found() -> None:
 
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
     found = recover("white", steps=5)
-    found.save(tmp_path / "a" / "b.npz")
-    again = Recovery.load("white", tmp_path / "a" / "b.npz")
+    found.save(tmp_path / "a" / "b.safetensors")
+    again = Recovery.load("white", tmp_path / "a" / "b.safetensors")
     assert (again.span, again.functions, again.eigenvalues) == (
         found.span,
         found.functions,

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from ono.errors import InputError
-from ono.experiments.ledger import Ledger, Line, identity, latest
-from ono.train.recipe import Recipe
+from ono.experiments.ledger import Ledger, Line, latest
 
 
 def line(**changed: Any) -> Line:
@@ -78,11 +77,3 @@ def test_a_complete_line_holds_whatever_comes_after() -> None:
     again = line(values={"test": 1.0})
     assert latest([done, again]) == {done.key: again}
     assert latest([line(status="failed"), late]) == {late.key: late}
-
-
-def test_identity_is_what_is_trained_not_where() -> None:
-    base = identity(Recipe.load("darcy/ono"))
-    for change in ("seed=3", "data.path=elsewhere", "train.device=cpu"):
-        assert identity(Recipe.load("darcy/ono", [change])) == base
-    for change in ("train.epochs=3", "model.layers=2", "data.train=7"):
-        assert identity(Recipe.load("darcy/ono", [change])) != base

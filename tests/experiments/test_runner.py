@@ -16,10 +16,12 @@ import pytest
 from ono.errors import Interrupted
 from ono.experiments import cells, runner
 from ono.experiments.budgets import BUDGETS
-from ono.experiments.cells import Settings
 from ono.experiments.grid import Cell, Experiment, Place, Table
+from ono.experiments.jobs import Settings
 from ono.experiments.ledger import Ledger, Line
+from ono.experiments.plan import Work
 from ono.experiments.runner import Watch, reproduce
+from ono.train.loop import fit
 from ono.train.state import Event
 
 SMALL = (
@@ -133,18 +135,35 @@ def test_a_finished_cell_is_never_repeated(data: Path, whole: Ledger, tmp_path: 
     assert not (tmp_path / "runs").exists()
 
 
-def test_experiments_with_a_cell_in_common_train_it_once(data: Path, whole: Ledger) -> None:
-    runs = whole.path.parent / "runs"
-    other = experiment(("model.eigen.norm=ortho",), name="other")
-    ledger = Ledger(runs.parent / "other.jsonl")
+def test_no_data_is_made_only_to_see_that_all_is_done_on_it(whole: Ledger, tmp_path: Path) -> None:
+    settings = Settings(TINY, tmp_path / "data", tmp_path / "runs", "cpu")
+    summary = reproduce([TWO], settings, whole)
+    assert (summary.before, summary.left) == (2, 0)
+    assert list(tmp_path.iterdir()) == []
 
-    def refuse(event: Event) -> None:
-        raise AssertionError("it was trained again")
 
-    reproduce([other], Settings(TINY, data, runs, "cpu"), ledger, watch=Watch(listeners=[refuse]))
-    (line,) = ledger.lines()
+def refuse(event: Event) -> None:
+    raise AssertionError("it was trained again")
+
+
+def test_experiments_with_a_cell_in_common_train_it_once(
+    data: Path, whole: Ledger, tmp_path: Path
+) -> None:
+    """In one call, and when the ledger is all that is left of an earlier one."""
+    first, *_ = whole.lines()
+    shown = experiment(first.changes[len(SMALL) :], name="other")
+    settings = Settings(TINY, data, tmp_path / "runs", "cpu")
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    ledger.path.write_bytes(whole.path.read_bytes())
+    summary = reproduce([TWO, shown], settings, ledger, watch=Watch(listeners=[refuse]))
+    assert (summary.before, summary.by_status["complete"]) == (2, 1)
+    line = ledger.lines()[-1]
     assert line.experiment == "other"
-    assert line.values == whole.lines()[0].values
+    assert (line.values, line.seconds, line.commit) == (first.values, first.seconds, first.commit)
+    together = Ledger(tmp_path / "together.jsonl")
+    reproduce([shown, replace(shown, name="same")], settings, together)
+    assert [one.experiment for one in together.lines()] == ["other", "same"]
+    assert results(together.lines()[:1]) == results([line])
 
 
 def test_what_an_operator_refuses_is_recorded_and_tried_again(data: Path, tmp_path: Path) -> None:
@@ -154,8 +173,137 @@ def test_what_an_operator_refuses_is_recorded_and_tried_again(data: Path, tmp_pa
     for _ in range(2):
         summary = reproduce([bad], settings, ledger)
         assert summary.by_status["failed"] == 1
-    assert [line.status for line in ledger.lines()] == ["failed", "complete", "failed"]
-    assert "point cloud" in ledger.lines()[0].reason
+    lines = ledger.lines()
+    assert [line.status for line in lines] == ["complete", "failed", "failed"]
+    assert "point cloud" in lines[-1].reason
+    assert lines[-1].values == {}
+
+
+def test_an_error_of_any_kind_costs_its_own_cell_only(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(recipe: Any, path: Path, listeners: Any) -> None:
+        if recipe.model.config.eigen.norm == "ln":
+            raise ZeroDivisionError("by accident")
+        fit(recipe, path, listeners)
+
+    monkeypatch.setattr(cells, "fit", fail)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    summary = reproduce([TWO], Settings(TINY, data, tmp_path / "runs", "cpu"), ledger)
+    assert summary.by_status == {"complete": 1, "failed": 1}
+    (bad,) = [line for line in ledger.lines() if line.status == "failed"]
+    assert "ZeroDivisionError: by accident (test_runner.py, line" in bad.reason
+
+
+def test_numbers_that_are_none_are_no_result(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "_train", lambda *_: {"values": {"test": float("nan")}})
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    reproduce([TWO], Settings(TINY, data, tmp_path / "runs", "cpu"), ledger)
+    assert [line.status for line in ledger.lines()] == ["failed", "failed"]
+    assert "not finite: test" in ledger.lines()[0].reason
+
+
+def test_data_that_cannot_be_made_fails_its_cells_and_no_others(
+    data: Path, whole: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def provide(cell: Cell, *_: Any, **__: Any) -> None:
+        if cell.benchmark == "darcy":
+            tries.append(cell)
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(runner, "provide", provide)
+    flow = {("fno", str(n)): Place((Cell("darcy/fno", (f"model.width={n}",)),)) for n in (8, 16)}
+    both = [Experiment("flow", "", (Table("flow", "", flow),)), TWO]
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    summary = reproduce(both, Settings(TINY, data, tmp_path / "runs", "cpu"), ledger)
+    assert summary.by_status == {"failed": 2, "complete": 2}
+    assert len(tries) == 1, "once is enough"
+    reasons = {line.reason for line in ledger.lines() if line.status == "failed"}
+    assert all("no data: OSError: [Errno 28]" in reason for reason in reasons)
+    assert results(ledger.lines()) == results(whole.lines())
+
+
+def test_a_stopped_run_is_small_and_goes_on_elsewhere(data: Path, tmp_path: Path) -> None:
+    """What is carried to another machine: the ledger and the run with its newest checkpoint."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    one = experiment(("train.validate_every=1", "train.keep=4"))
+    settings = Settings(TINY, data, here / "runs", "cpu")
+    whole = Ledger(tmp_path / "whole.jsonl")
+    reproduce([one], replace(settings, runs=tmp_path / "whole"), whole)
+    watch = Watch(listeners=[at_step(8, lambda: signal.raise_signal(signal.SIGTERM))])
+    with pytest.raises(Interrupted):
+        reproduce([one], settings, Ledger(here / "ledger.jsonl"), watch=watch)
+    (kept,) = here.glob("runs/*/checkpoints")
+    assert len(list(kept.glob("step-*"))) == 2, "the newest and the best, of three"
+    here.rename(there)
+    ledger = Ledger(there / "ledger.jsonl")
+    assert reproduce([one], replace(settings, runs=there / "runs"), ledger).complete
+    assert results(ledger.lines()) == results(whole.lines())
+
+
+def test_a_lost_device_ends_the_call(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every other cell of this process would fail as well."""
+    monkeypatch.setattr(cells, "_train", lambda *_: {"values": {"test": float("nan")}})
+    monkeypatch.setattr(runner, "_device_is_lost", lambda: True)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    summary = reproduce([TWO], Settings(TINY, data, tmp_path / "runs", "cpu"), ledger)
+    assert (summary.by_status["failed"], summary.left) == (1, 1)
+
+
+def test_a_signal_while_data_is_made_is_told(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def provide(cell: Cell, *_: Any, progress: Callable[[int, int], None], **__: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        progress(1, 2)
+        raise AssertionError("it was made to the end")
+
+    monkeypatch.setattr(runner, "provide", provide)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    with pytest.raises(Interrupted, match="2 of 2 cells not begun") as stopped:
+        reproduce([TWO], Settings(TINY, data, tmp_path / "runs", "cpu"), ledger, jobs=2)
+    assert stopped.value.signal_number == signal.SIGTERM
+    assert ledger.lines() == []
+
+
+def test_speed_is_measured_alone(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With stand-ins for processes that end when they are looked at for the third time."""
+    under_way: list[str] = []
+    seen: list[list[str]] = []
+
+    class Process:
+        def __init__(self, work: Work) -> None:
+            self.work, self.looks = work, 0
+            self.process = SimpleNamespace(sentinel=None, terminate=lambda: None, join=lambda: None)
+
+        @classmethod
+        def start(cls, work: Work, settings: Settings) -> Process:
+            under_way.append(work.job.cell.kind)
+            seen.append(list(under_way))
+            return cls(work)
+
+        @property
+        def over(self) -> bool:
+            self.looks += 1
+            return self.looks > 2
+
+        def result(self, settings: Settings, signal_number: int | None) -> None:
+            under_way.remove(self.work.job.cell.kind)
+
+    monkeypatch.setattr(runner, "WorkProcess", Process)
+    monkeypatch.setattr("ono.experiments.runner.connection.wait", lambda *_, **__: None)
+    timed = [Cell("elasticity/ono", (*SMALL, f"model.layers={n}"), "speed") for n in (1, 2)]
+    places = {("ono", str(n)): Place((cell,)) for n, cell in enumerate(timed)}
+    both = [TWO, Experiment("timed", "", (Table("timed", "", places),))]
+    settings = Settings(TINY, data, data / "runs", "cpu")
+    reproduce(both, settings, Ledger(data / "none.jsonl"), jobs=2)
+    assert seen == [["speed"], ["speed"], ["train"], ["train", "train"]]
 
 
 @pytest.mark.slow  # every process loads torch

@@ -113,7 +113,12 @@ def _runtime() -> Experiment:
 def _super_resolution() -> Experiment:
     places = {}
     for model in ("fno", "ono"):
-        cell = Cell(f"darcy/{model}", ("data.resolution=43",), resolutions=FINER)
+        cell = Cell(
+            f"darcy/{model}",
+            ("data.resolution=43",),
+            resolutions=FINER,
+            pictured=model == "ono",
+        )
         places[model, "43"] = _one(cell)
         for nodes in FINER:
             places[model, str(nodes)] = _one(cell, str(nodes))
@@ -127,8 +132,9 @@ def _super_resolution() -> Experiment:
 
 
 def _temporal() -> Experiment:
+    fewer = ("rollout.train_steps=8",)
     places = {
-        (model, value): _one(Cell(f"ns2d/{model}", ("rollout.train_steps=8",)), value)
+        (model, value): _one(Cell(f"ns2d/{model}", fewer, pictured=model == "ono"), value)
         for model in ("fno", "ono")
         for value in ("seen", "unseen")
     }

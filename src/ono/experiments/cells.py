@@ -7,54 +7,32 @@ experiments with a cell in common train it once.
 from __future__ import annotations
 
 import gc
+import math
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ono.data.benchmarks import benchmark
-from ono.data.store import Dataset
 from ono.data.task import resolutions
-from ono.device import choose_device, describe_device
-from ono.errors import Interrupted, OnoError, RunInUse
+from ono.errors import DataError, Interrupted, OnoError, RunInUse
 from ono.experiments import eigenfunctions
-from ono.experiments.budgets import Budget
-from ono.experiments.datasets import place_of, source_of
+from ono.experiments.datasets import place_of
 from ono.experiments.grid import Job
-from ono.experiments.ledger import Line, digest, identity
+from ono.experiments.jobs import Ended, Settings, device_named, open_line, recipe_of
+from ono.experiments.ledger import Line
+from ono.experiments.pictures import median_row, picture_file, picture_of
 from ono.experiments.speed import step_speed
+from ono.train import checkpoint as checkpoints
 from ono.train.evaluations import Evaluator
 from ono.train.loop import fit, resume
-from ono.train.recipe import Recipe
 from ono.train.run import RECIPE, Run, commit, read_metrics
 from ono.train.state import Event, Listener
-
-FUNCTIONS_FILE = "eigenfunctions.npz"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Where and how cells are run; `deadline` is a time of day in seconds."""
-
-    budget: Budget
-    data: Path
-    runs: Path
-    device: str = "auto"
-    deadline: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a job ended; `signal_number` if a signal, not the time limit, stopped it."""
-
-    job: Job
-    line: Line
-    signal_number: int | None = None
 
 
 class _TimeLimit:
@@ -72,65 +50,52 @@ class _TimeLimit:
             signal.raise_signal(signal.SIGTERM)
 
 
-def recipe_of(job: Job, settings: Settings) -> Recipe:
-    """Return the recipe of a job under its budget."""
-    place = place_of(job.cell, settings.budget, settings.data)
-    fixed = [f"data.path={place}", f"seed={job.seed}", f"train.device={settings.device}"]
-    return Recipe.load(job.cell.recipe, [*settings.budget.changes(job.cell), *fixed])
-
-
-def open_line(job: Job, settings: Settings) -> Line:
-    """Return the line of a job whose data is there, before anything is known of its result."""
-    cell, budget = job.cell, settings.budget
-    known: dict[str, Any] = {
-        "experiment": job.experiment,
-        "recipe": cell.recipe,
-        "changes": cell.changes,
-        "seed": job.seed,
-        "budget": budget.name,
-        "status": "stopped",
-    }
-    if cell.kind == "eigenfunctions":
-        shown = {"case": cell.recipe, "steps": budget.steps}
-        return Line(**known, recipe_sha256=digest(shown), data_sha256="", data="none")
-    data = Dataset.open(place_of(cell, budget, settings.data))
-    return Line(
-        **known,
-        recipe_sha256=identity(recipe_of(job, settings)),
-        data_sha256=data.sha256,
-        data=source_of(cell, data.info),
-        data_name=data.path.name,
-    )
-
-
 def run_job(job: Job, settings: Settings, listeners: Sequence[Listener] = ()) -> Ended:
-    """Run a job, or what is left of it. What an operator refuses becomes a failed line."""
+    """Run a job, or what is left of it. Whatever goes wrong becomes a failed line."""
     line, limit = open_line(job, settings), _TimeLimit(settings.deadline)
     if torch.cuda.is_initialized():  # what an earlier job left must not count as this one's
         gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    found: dict[str, Any] = {"commit": commit(), "device": _device(settings.device)}
-    stopped_by = None
+    known: dict[str, Any] = {"commit": commit(), "device": device_named(settings.device)}
+    found, stopped_by = dict(known), None
     try:
         if job.cell.kind == "train":
             found |= _train(job, settings, line, [*listeners, limit])
         elif job.cell.kind == "speed":
             found |= _measure(job, settings)
         else:
-            found |= _recover(job, settings)
+            found |= _recover(job, settings, line)
+        _refuse_non_finite(found["values"])
         found["status"] = "complete"
     except Interrupted as error:
         path = _run_path(job, settings, line)
+        checkpoints.purge(path / "checkpoints", keep=1)  # all that going on needs, to carry less
         found |= {"run": str(path), "epochs": _epochs_done(path)}
         if not limit.passed:
             stopped_by = error.signal_number
     except RunInUse:
         raise
-    except (OnoError, torch.OutOfMemoryError) as error:
-        found |= {"status": "failed", "reason": str(error)}
+    except Exception as error:  # one cell must not take the others with it
+        found = known | {"status": "failed", "reason": explain(error)}
     found["time"] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     return Ended(job, line.model_copy(update=found), stopped_by)
+
+
+def _refuse_non_finite(values: dict[str, float]) -> None:
+    """Raise unless every number is one: what is no number is no result."""
+    bad = [name for name, value in values.items() if not math.isfinite(value)]
+    if bad:
+        raise DataError(f"the result is not finite: {', '.join(bad)}")
+
+
+def explain(error: Exception) -> str:
+    """Say what went wrong; of an error that should not happen, also where."""
+    if isinstance(error, OnoError):
+        return str(error)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    told = " ".join(str(error).split())[:500]
+    return f"{type(error).__name__}: {told} ({Path(last.filename).name}, line {last.lineno})"
 
 
 def _train(job: Job, settings: Settings, line: Line, listeners: list[Listener]) -> dict[str, Any]:
@@ -149,7 +114,9 @@ def _train(job: Job, settings: Settings, line: Line, listeners: list[Listener]) 
         seen = recipe.rollout.train_steps
         values["seen"] = sum(by_time[:seen]) / seen
         values["unseen"] = sum(by_time[seen:]) / len(by_time[seen:])
-    values |= _finer(job, settings, path)
+    if job.cell.resolutions or job.cell.pictured:
+        values |= _look_closer(job, settings, line, path, result)
+    checkpoints.purge(path / "checkpoints", keep=1)
     return {
         "values": values,
         "by_channel": result["test_by_channel"],
@@ -163,14 +130,19 @@ def _train(job: Job, settings: Settings, line: Line, listeners: list[Listener]) 
     }
 
 
-def _finer(job: Job, settings: Settings, path: Path) -> dict[str, float]:
-    """Return the test errors at the other resolutions that the data contains."""
-    if not job.cell.resolutions:
-        return {}
-    data = Dataset.open(place_of(job.cell, settings.budget, settings.data))
-    evaluator = Evaluator(path, device=settings.device)
-    there = [nodes for nodes in job.cell.resolutions if nodes in resolutions(data)]
-    return {str(nodes): evaluator.on_grid(nodes).mean for nodes in there}
+def _look_closer(
+    job: Job, settings: Settings, line: Line, path: Path, result: dict[str, Any]
+) -> dict[str, float]:
+    """Return the errors at the other resolutions that the data contains; keep a picture."""
+    evaluator, recipe = Evaluator(path, device=settings.device), recipe_of(job, settings)
+    known = resolutions(evaluator.view.dataset)
+    finer = [nodes for nodes in job.cell.resolutions if nodes in known]
+    values = {str(nodes): evaluator.on_grid(nodes).mean for nodes in finer}
+    if settings.pictures is not None and job.cell.pictured and job.seed == 0:
+        row = median_row({int(row): error for row, error in result["test_errors"].items()})
+        picture = picture_of(recipe, evaluator.operator, evaluator.view, row, finer)
+        picture.save(picture_file(settings.pictures, line))
+    return values
 
 
 def _measure(job: Job, settings: Settings) -> dict[str, Any]:
@@ -202,21 +174,20 @@ def _measure(job: Job, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _recover(job: Job, settings: Settings) -> dict[str, Any]:
+def _recover(job: Job, settings: Settings, line: Line) -> dict[str, Any]:
     began = time.monotonic()
     case = job.cell.recipe.partition("/")[2]
     found = eigenfunctions.recover(case, steps=settings.budget.steps, seed=job.seed)
-    path = settings.runs / f"eigenfunctions-{case}-{settings.budget.name}-{job.seed}"
-    found.save(path / FUNCTIONS_FILE)
+    if settings.pictures is not None and job.seed == 0:
+        found.save(picture_file(settings.pictures, line))
     return {
         "values": {
             "span": found.span,
             "functions": found.functions,
             "eigenvalues": found.eigenvalues,
         },
-        "device": _device("cpu"),
+        "device": device_named("cpu"),
         "seconds": time.monotonic() - began,
-        "run": str(path),
     }
 
 
@@ -229,7 +200,3 @@ def _run_path(job: Job, settings: Settings, line: Line) -> Path:
 def _epochs_done(path: Path) -> int:
     lines = read_metrics(path)
     return int(lines[-1]["epoch"]) if lines else 0
-
-
-def _device(name: str) -> str:
-    return describe_device(choose_device(name))

@@ -15,10 +15,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
 from torch import Tensor
 
 from ono.data.info import Array
-from ono.errors import InputError, nearest
+from ono.errors import DataError, InputError, nearest
 from ono.files import replacing
 from ono.nn.eigen_options import EigenOptions
 from ono.nn.measure import Measure
@@ -79,14 +81,19 @@ class Recovery:
     def save(self, path: Path) -> None:
         """Keep the functions for pictures."""
         names = ("x", "learned", "true", "learned_values", "true_values")
-        with replacing(path) as aside, aside.open("wb") as file:
-            np.savez(file, **{name: getattr(self, name) for name in names})
+        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in names}
+        with replacing(path) as aside:
+            aside.write_bytes(save(arrays))
 
     @classmethod
     def load(cls, case: str, path: Path) -> Recovery:
         """Read what was kept."""
-        with np.load(path, allow_pickle=False) as arrays:
-            return cls(case, **{name: arrays[name] for name in arrays.files})
+        try:
+            return cls(case, **load_file(path))
+        except (OSError, SafetensorError, TypeError) as error:
+            raise DataError(
+                f"{path} does not hold eigenfunctions ({error}); delete it, or restore the file"
+            ) from None
 
 
 def _degrees(cosine: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +17,8 @@ class Cell:
     """One thing to run for any seed: a packaged recipe with some values changed.
 
     `samples` asks for a dataset of so many samples in all, where the usual one is too small;
-    `resolutions` are those to evaluate at besides that of training.
+    `resolutions` are those to evaluate at besides that of training; of a `pictured` cell some
+    fields are kept with its first seed.
     """
 
     recipe: str
@@ -25,6 +26,7 @@ class Cell:
     kind: Kind = "train"
     samples: int | None = None
     resolutions: tuple[int, ...] = ()
+    pictured: bool = False
 
     @property
     def benchmark(self) -> str:
@@ -94,20 +96,6 @@ class Job:
 
     def __str__(self) -> str:
         return f"{self.experiment}: {self.cell}, seed {self.seed}"
-
-
-def jobs_of(
-    experiments: Sequence[Experiment], seeds: int, shard: tuple[int, int] = (1, 1)
-) -> list[Job]:
-    """Return the jobs of a shard: all cells with the first seed, then all with the second."""
-    every = [
-        Job(experiment.name, cell, seed)
-        for seed in range(seeds)
-        for experiment in experiments
-        for cell in experiment.cells
-    ]
-    index, count = shard
-    return every[index - 1 :: count]
 
 
 def parse_shard(text: str) -> tuple[int, int]:

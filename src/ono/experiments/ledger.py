@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
 import os
 from collections.abc import Iterable
@@ -14,7 +13,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from ono.errors import InputError
-from ono.train.recipe import Recipe
 
 Status = Literal["complete", "stopped", "failed"]
 Source = Literal["made", "published", "imported", "stand-in", "none"]
@@ -24,15 +22,17 @@ Key = tuple[str, str, str, int]
 class Line(BaseModel, frozen=True, extra="forbid"):
     """What became of a cell with a seed, and everything that decided it.
 
-    `recipe_sha256` is of the recipe without seed, data path and device, which do not make it
-    another recipe; `epochs` counts those done. `values` are what tables show: errors by name.
+    `recipe_sha256` and `data_id` are what makes recipe and data the same as others (`identity`);
+    `data_sha256` is of the very files. `epochs` counts those done. `values` are what tables show:
+    errors by name.
     """
 
     experiment: str
     recipe: str
     changes: tuple[str, ...] = ()
     recipe_sha256: str
-    data_sha256: str
+    data_id: str = ""
+    data_sha256: str = ""
     data: Source
     data_name: str = ""
     seed: int
@@ -54,27 +54,16 @@ class Line(BaseModel, frozen=True, extra="forbid"):
     @property
     def key(self) -> Key:
         """What is never done twice."""
-        return self.experiment, self.recipe_sha256, self.data_sha256, self.seed
+        return self.experiment, *self.work
+
+    @property
+    def work(self) -> tuple[str, str, int]:
+        """What was trained or measured, for whichever experiment."""
+        return self.recipe_sha256, self.data_id, self.seed
 
     def result(self) -> dict[str, Any]:
         """Return all that a run repeated elsewhere must give again: no times, no places."""
         return self.model_dump(exclude={"seconds", "run", "time", "peak_memory_bytes"})
-
-
-def identity(recipe: Recipe) -> str:
-    """Return the hash of a recipe without its seed, the place of its data, and the device."""
-    content = recipe.resolved()
-    del content["seed"], content["data"]["path"], content["train"]["device"]
-    return digest(content)
-
-
-def digest(content: Any) -> str:
-    """Return the hash of anything that can be written as JSON.
-
-    >>> digest({"a": 1})[:8]
-    'f9d86028'
-    """
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class Ledger:

@@ -1,23 +1,25 @@
-"""Run the jobs of experiments: each once, under a time limit, some side by side."""
+"""Run the jobs of experiments: each result once, under a time limit, some side by side."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from pathlib import Path
 
-from ono.errors import Interrupted, OnoError, RunInUse
-from ono.experiments.cells import Ended, Settings, open_line, run_job
-from ono.experiments.datasets import OutOfTime, Progress, provide
-from ono.experiments.grid import Experiment, Job, jobs_of
-from ono.experiments.ledger import Ledger, Status, latest
-from ono.train.signals import stop_on_signals
+import torch
+
+from ono.errors import Interrupted, RunInUse
+from ono.experiments.cells import explain, run_job
+from ono.experiments.datasets import OutOfTime, Progress, place_of, provide
+from ono.experiments.grid import Experiment, Job
+from ono.experiments.jobs import Ended, Settings, identity_of, open_line
+from ono.experiments.ledger import Ledger, Line, Status, latest
+from ono.experiments.plan import Work, in_order, works_of
+from ono.experiments.process import WorkProcess, stop_all
+from ono.train.signals import StopRequest, stop_on_signals
 from ono.train.state import Listener
 
 _LOOK_EVERY = 0.5
@@ -55,6 +57,7 @@ def reproduce(
     seeds: int = 1,
     shard: tuple[int, int] = (1, 1),
     jobs: int = 1,
+    only: str | None = None,
     watch: Watch | None = None,
 ) -> Summary:
     """Run what the ledger does not have yet; add a line for every job that ends.
@@ -62,147 +65,206 @@ def reproduce(
     A job that the time limit stopped is continued by the next call. A signal stops the same way
     and is then raised as `Interrupted`.
     """
-    watch, summary = watch or Watch(), Summary()
-    wanted = jobs_of(experiments, seeds, shard)
-    summary.left = len(wanted)
-    todo = _ready(wanted, settings, ledger, summary, watch)
-    ends = _one_by_one(todo, settings, watch) if jobs == 1 else _side_by_side(todo, settings, jobs)
+    lines = ledger.lines()
+    works = works_of(experiments, settings.budget, seeds=seeds, shard=shard, only=only)
+    works = in_order(works, experiments, settings.budget, lines)
+    call = _Call(works, settings, ledger, lines, watch or Watch())
     stopped_by: int | None = None
-    for ended in ends:
-        ledger.append(ended.line)
-        summary.left -= 1
-        summary.by_status[ended.line.status] += 1
-        watch.ended(ended, len(wanted) - summary.left, len(wanted))
+    for work, ended in call.one_by_one() if jobs == 1 else call.side_by_side(jobs):
+        call.record(work, ended)
         stopped_by = stopped_by or ended.signal_number
+    stopped_by = stopped_by or call.request.signal_number
     if stopped_by is not None:
         raise Interrupted(
-            f"stopped with {summary.left} of {len(wanted)} cells not begun; the ledger is "
+            f"stopped with {call.summary.left} of {call.total} cells not begun; the ledger is "
             f"{ledger.path}, the same command goes on from here",
             stopped_by,
         )
-    return summary
+    return call.summary
 
 
-def _ready(
-    wanted: Sequence[Job], settings: Settings, ledger: Ledger, summary: Summary, watch: Watch
-) -> Iterator[Job]:
-    """Yield the jobs that are still to do while there is time, each with its data in place."""
-    held = latest(ledger.lines())
-    done = {key for key, line in held.items() if line.status == "complete"}
-    for job in wanted:
-        if settings.deadline is not None and time.time() > settings.deadline:
-            return
-        if job.cell.kind != "eigenfunctions":
+class _Call:
+    """One call: what is to do, what is known, and what has come out."""
+
+    def __init__(
+        self,
+        works: Sequence[Work],
+        settings: Settings,
+        ledger: Ledger,
+        lines: Sequence[Line],
+        watch: Watch,
+    ) -> None:
+        self.works, self.settings, self.ledger, self.watch = works, settings, ledger, watch
+        whole = [line for line in latest(lines).values() if line.status == "complete"]
+        self.done = {line.key for line in whole}
+        self.known = {line.work: line for line in whole}
+        self.on_made = {
+            (line.experiment, line.recipe_sha256, line.data_name, line.seed)
+            for line in whole
+            if line.data in ("made", "stand-in")
+        }
+        self.no_data: dict[Path, str] = {}
+        self.total = sum(len(work.jobs) for work in works)
+        self.summary = Summary(left=self.total)
+        self.request = StopRequest()
+
+    def record(self, work: Work, ended: Ended) -> None:
+        """Add a line for every job that a work answers."""
+        for job in work.jobs:
+            own = {"experiment": job.experiment, "recipe": job.cell.recipe}
+            line = ended.line.model_copy(update=own | {"changes": job.cell.changes})
+            self.ledger.append(line)
+            self.summary.left -= 1
+            self.summary.by_status[line.status] += 1
+            self.watch.ended(
+                replace(ended, job=job, line=line), self.total - self.summary.left, self.total
+            )
+
+    def ready(self) -> Iterator[Work]:
+        """Yield the works that are still to do while there is time, each with its data in place."""
+        for work in self.works:
+            if self.late() or self.request.signal_number is not None:
+                return
+            try:
+                if not self.missing_without_data(work) or not self.provided(work):
+                    continue
+            except OutOfTime:
+                return
+            lines = {job: open_line(job, self.settings) for job in work.jobs}
+            missing = tuple(job for job, line in lines.items() if line.key not in self.done)
+            self.count_before(len(work.jobs) - len(missing))
+            if missing and (line := self.answered(missing[0])) is not None:
+                self.record(Work(missing), Ended(missing[0], line))
+            elif missing:
+                yield Work(missing)
+
+    def missing_without_data(self, work: Work) -> bool:
+        """Say whether a work needs its data; none is made only to see that all is done on it."""
+        cell, settings = work.job.cell, self.settings
+        place = place_of(cell, settings.budget, settings.data)
+        if cell.kind == "eigenfunctions" or place.exists():
+            return True
+        recipe = identity_of(work.job, settings)
+        if any((j.experiment, recipe, place.name, j.seed) not in self.on_made for j in work.jobs):
+            return True
+        self.count_before(len(work.jobs))
+        return False
+
+    def count_before(self, jobs: int) -> None:
+        self.summary.before += jobs
+        self.summary.left -= jobs
+
+    def answered(self, job: Job) -> Line | None:
+        """Return the line of another experiment that says all that this job would."""
+        if job.cell.resolutions or job.cell.pictured:
+            return None
+        return self.known.get(open_line(job, self.settings).work)
+
+    def provided(self, work: Work) -> bool:
+        """Put data in place; where that fails, the cells that need it fail."""
+        cell, settings = work.job.cell, self.settings
+        if cell.kind == "eigenfunctions":
+            return True
+        place = place_of(cell, settings.budget, settings.data)
+        if place not in self.no_data:
             try:
                 provide(
-                    job.cell,
+                    cell,
                     settings.budget,
                     settings.data,
                     device=settings.device,
                     deadline=settings.deadline,
-                    progress=watch.progress,
+                    progress=self.tell,
                 )
-            except OutOfTime:
-                return
-        if open_line(job, settings).key in done:
-            summary.before += 1
-            summary.left -= 1
-        else:
-            yield job
+            except (OutOfTime, Interrupted):
+                raise
+            except Exception as error:  # a full disk, a solver that fails
+                self.no_data[place] = f"no data: {explain(error)}"
+        if place in self.no_data:
+            self.record(work, self.without_data(work.job, self.no_data[place]))
+        return place not in self.no_data
 
-
-def _one_by_one(todo: Iterator[Job], settings: Settings, watch: Watch) -> Iterator[Ended]:
-    for job in todo:
-        try:
-            ended = run_job(job, settings, watch.listeners)
-        except RunInUse:  # another experiment trains the same cell; its result is found next time
-            continue
-        yield ended
-        if ended.signal_number is not None:
-            return
-
-
-def _side_by_side(todo: Iterator[Job], settings: Settings, count: int) -> Iterator[Ended]:
-    """Keep so many processes busy, one for each job; a signal is passed on to all of them."""
-    running: list[_Process] = []
-    told = False
-    try:
-        with stop_on_signals() as request:
-            while True:
-                while len(running) < count and request.signal_number is None:
-                    job = next(todo, None)
-                    if job is None:
-                        break
-                    running.append(_Process.start(job, settings))
-                if not running:
-                    return
-                connection.wait([p.process.sentinel for p in running], timeout=_LOOK_EVERY)
-                if request.signal_number is not None and not told:
-                    told = True
-                    _stop(running)
-                for process in [p for p in running if p.over]:
-                    running.remove(process)
-                    ended = process.result(settings, request.signal_number)
-                    if ended is not None and request.signal_number is not None:
-                        ended = replace(ended, signal_number=request.signal_number)
-                    if ended is not None:
-                        yield ended
-    finally:  # also when making data was interrupted: what they have is saved
-        _stop(running)
-        for process in running:
-            process.process.join()
-
-
-def _stop(running: Sequence[_Process]) -> None:
-    for process in running:
-        process.process.terminate()
-
-
-@dataclass(frozen=True, slots=True)
-class _Process:
-    """A job in a process of its own, and where its answer will come."""
-
-    job: Job
-    process: SpawnProcess
-    answer: Connection
-
-    @classmethod
-    def start(cls, job: Job, settings: Settings) -> _Process:
-        context = multiprocessing.get_context("spawn")
-        answer, question = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(question, job, settings))
-        process.start()
-        question.close()
-        return cls(job, process, answer)
-
-    @property
-    def over(self) -> bool:
-        return not self.process.is_alive() or self.answer.poll()
-
-    def result(self, settings: Settings, signal_number: int | None) -> Ended | None:
-        """Return how the job ended, also if its process died; None if it is run elsewhere."""
-        try:
-            ended: Ended | None = self.answer.recv()
-        except EOFError:
-            self.process.join()
-            line, code = open_line(self.job, settings), self.process.exitcode
-            if signal_number is None:
-                reason = f"the process of this cell ended with exit code {code}"
-                line = line.model_copy(update={"status": "failed", "reason": reason})
-            return Ended(self.job, line, signal_number)
-        self.process.join()
-        return ended
-
-
-def _work(question: Connection, job: Job, settings: Settings) -> None:
-    # Ctrl-C goes to all processes of a terminal; this one is told by its parent alone.
-    os.setsid()
-    try:
-        question.send(run_job(job, settings))
-    except RunInUse:
-        question.send(None)
-    except OnoError as error:
-        line = open_line(job, settings).model_copy(
-            update={"status": "failed", "reason": str(error)}
+    def without_data(self, job: Job, reason: str) -> Ended:
+        line = Line(
+            experiment=job.experiment,
+            recipe=job.cell.recipe,
+            recipe_sha256="",
+            data="none",
+            seed=job.seed,
+            budget=self.settings.budget.name,
+            status="failed",
+            reason=reason,
+            time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         )
-        question.send(Ended(job, line))
+        return Ended(job, line)
+
+    def tell(self, done: int, total: int) -> None:
+        """Pass on how far data is; a signal that came meanwhile stops the making."""
+        if self.watch.progress is not None:
+            self.watch.progress(done, total)
+        if self.request.signal_number is not None:
+            raise OutOfTime("a signal came while data was made; the rest is made next time")
+
+    def late(self) -> bool:
+        deadline = self.settings.deadline
+        return deadline is not None and time.time() > deadline
+
+    def one_by_one(self) -> Iterator[tuple[Work, Ended]]:
+        for work in self.ready():
+            try:
+                ended = run_job(work.job, self.settings, self.watch.listeners)
+            except RunInUse:  # another call trains the same cell; its result is found next time
+                continue
+            yield work, ended
+            lost = ended.line.status == "failed" and _device_is_lost()
+            if lost or ended.signal_number is not None:
+                return
+
+    def side_by_side(self, count: int) -> Iterator[tuple[Work, Ended]]:
+        """Keep so many processes busy; a signal is passed on to all of them."""
+        running: list[WorkProcess] = []
+        works, told = self.ready(), False
+        waiting: Work | None = None
+        try:
+            with stop_on_signals() as self.request:
+                while True:
+                    while len(running) < count and self.request.signal_number is None:
+                        work, waiting = waiting or next(works, None), None
+                        if work is None:
+                            break
+                        if running and (_alone(work) or _alone(running[-1].work)):
+                            waiting = work
+                            break
+                        running.append(WorkProcess.start(work, self.settings))
+                    if not running:
+                        break
+                    connection.wait([p.process.sentinel for p in running], timeout=_LOOK_EVERY)
+                    if self.request.signal_number is not None and not told:
+                        told = True
+                        stop_all(running)
+                    for one in [p for p in running if p.over]:
+                        running.remove(one)
+                        ended = one.result(self.settings, self.request.signal_number)
+                        if ended is not None:
+                            number = self.request.signal_number or ended.signal_number
+                            yield one.work, replace(ended, signal_number=number)
+        finally:  # also when something here fails: what they have is saved
+            stop_all(running)
+            for one in running:
+                one.process.join()
+
+
+def _alone(work: Work) -> bool:
+    """Say whether others at work on the same device would change the result."""
+    return work.job.cell.kind == "speed"
+
+
+def _device_is_lost() -> bool:
+    """Say whether an error left the GPU unusable for this process."""
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False

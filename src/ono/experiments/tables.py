@@ -6,6 +6,7 @@ Numbers of different budgets, and of made and published data, never stand in one
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,25 +14,12 @@ from pathlib import Path
 from ono.data.info import Array
 from ono.experiments.budgets import BUDGETS
 from ono.experiments.catalogue import NAMES, experiment
-from ono.experiments.grid import Cell, Experiment, Place, Table, Unit
+from ono.experiments.entries import Ours, entry
+from ono.experiments.facts import Unfinished, counted, facts_of, state_of, unfinished_cells
+from ono.experiments.grid import Cell, Experiment, Place, Table
 from ono.experiments.ledger import Line, Source, latest
+from ono.experiments.pictures import Picture, picture_file
 from ono.experiments.published import PUBLISHED, Number
-
-ABSENT = "-"
-UNITS: dict[Unit, str] = {
-    "error": "",
-    "seconds": " s",
-    "millions": " M",
-    "GiB": " GiB",
-    "degrees": "°",
-}
-SOURCES: dict[Source, str] = {
-    "made": "made here from physics; the paper used the published files, so compare within ours",
-    "published": "the published files",
-    "imported": "imported by the user",
-    "stand-in": "random numbers with the shapes of the benchmarks",
-    "none": "drawn while training",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,84 +45,120 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A table ready to be written: every entry is text, a missing one is "-"."""
+    """A table ready to be written: every entry is text, ours first, what the paper says below.
+
+    `facts` say what decided its numbers. Without `rows` nothing was run yet.
+    """
 
     name: str
     title: str
-    caption: str
+    experiment: str
+    facts: Sequence[tuple[str, str]]
+    note: str
     head: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[tuple[str, Sequence[tuple[str, str]]]] = ()
     axis: str | None = None
     curves: Sequence[Curve] = ()
     panels: Sequence[Panel] = ()
+    strips: Sequence[Picture] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Ours:
-    """What we measured for a place: the mean over seeds of each cell."""
+def sheets(
+    lines: Iterable[Line], names: Sequence[str] = NAMES, pictures: Path | None = None
+) -> list[Sheet]:
+    """Return every table of the paper, as far as the ledger fills it.
 
-    means: list[float]
-    spreads: list[float]
-    seeds: int
-
-    @property
-    def middle(self) -> float:
-        return self.means[0]
-
-
-def sheets(lines: Iterable[Line], names: Sequence[str] = NAMES) -> list[Sheet]:
-    """Return every table of the paper, as far as the ledger fills it."""
+    `pictures` is where fields of finished cells are kept.
+    """
+    lines = list(lines)
     held = [line for line in latest(lines).values() if line.status == "complete"]
     made = []
     for name in names:
         chosen = experiment(name)
-        own = [line for line in held if line.experiment == name]
         for table in chosen.tables:
-            made += _sheets_of(chosen, table, own)
+            made += _sheets_of(chosen, table, held, lines, pictures)
     return made
 
 
-def _sheets_of(chosen: Experiment, table: Table, lines: list[Line]) -> list[Sheet]:
+def _sheets_of(
+    chosen: Experiment,
+    table: Table,
+    held: list[Line],
+    every: list[Line],
+    pictures: Path | None,
+) -> list[Sheet]:
     cells = {(c.recipe, c.changes) for place in table.places.values() for c in place.cells}
-    lines = [line for line in lines if (line.recipe, line.changes) in cells]
-    groups = dict.fromkeys((line.budget, line.data) for line in lines)
+
+    def own(lines: list[Line]) -> list[Line]:
+        mine = [line for line in lines if line.experiment == chosen.name]
+        return [line for line in mine if (line.recipe, line.changes) in cells]
+
+    whole, others = own(held), own(every)
+    groups = sorted({(line.budget, line.data) for line in whole}, key=_rank)
     if not groups:
-        caption = f"Not run yet: `ono reproduce {chosen.name}`. {_origin(table)}"
-        return [_sheet(table, [], caption, "")]
+        last = {(line.recipe, line.changes): line.status for line in others}
+        begun = Counter[str](last.values())
+        told = [("run so far", counted(begun))] if begun else []
+        return [
+            Sheet(
+                table.name,
+                table.title,
+                chosen.name,
+                told,
+                table.note,
+                (table.axis or "", *table.columns),
+            )
+        ]
     made = []
     for budget, source in groups:
-        some = [line for line in lines if (line.budget, line.data) == (budget, source)]
-        made.append(_sheet(table, some, _caption(table, some), f"{budget}-{source}"))
+        some = [line for line in whole if (line.budget, line.data) == (budget, source)]
+        unfinished = unfinished_cells([line for line in others if line.budget == budget], some)
+        made.append(_sheet(chosen, table, some, unfinished, pictures))
     return made
 
 
-def _sheet(table: Table, lines: list[Line], caption: str, group: str) -> Sheet:
+def _rank(group: tuple[str, Source]) -> tuple[int, str]:
+    budgets = list(reversed(BUDGETS))
+    return budgets.index(group[0]) if group[0] in budgets else len(budgets), group[1]
+
+
+def _sheet(
+    chosen: Experiment,
+    table: Table,
+    lines: list[Line],
+    unfinished: Unfinished,
+    pictures: Path | None,
+) -> Sheet:
+    budget, source = lines[0].budget, lines[0].data
     ours = {key: _measured(place, lines) for key, place in table.places.items()}
     printed = PUBLISHED[table.name].numbers if table.name in PUBLISHED else {}
-    rows: list[list[str]] = []
+    compare = budget not in BUDGETS or not BUDGETS[budget].is_smoke
+    rows = []
     for row in table.rows:
-        keys = [(row, column) for column in table.columns]
-        units = {key: table.places[key].unit for key in keys if key in table.places}
-        rows.append([row, *(_text(ours.get(key), units.get(key, "error")) for key in keys)])
-        if any(key in printed for key in keys):
-            shown = [_printed(printed.get(key), units.get(key, "error")) for key in keys]
-            rows.append([f"{row}, paper", *shown])
-            apart = [_difference(ours.get(key), printed.get(key)) for key in keys]
-            if any(unit == "error" for unit in units.values()):
-                rows.append([f"{row}, difference", *apart])
+        entries = []
+        for column in table.columns:
+            place = table.places.get((row, column))
+            cells = [] if place is None else [(c.recipe, c.changes) for c in place.cells]
+            state = next((state_of(unfinished[c]) for c in cells if c in unfinished), "")
+            number = printed.get((row, column))
+            entries.append(entry(place, ours.get((row, column)), number, state, compare=compare))
+        rows.append((row, entries))
     return Sheet(
-        f"{table.name}-{group}" if group else table.name,
+        f"{table.name}-{budget}-{source}",
         table.title,
-        caption,
-        ("", *table.columns),
+        chosen.name,
+        facts_of(chosen.name, table, lines, unfinished),
+        table.note,
+        (table.axis or "", *table.columns),
         rows,
         table.axis,
         _curves(table, ours, printed) if table.axis else (),
-        _panels(lines) if table.name == "eigenfunctions" else (),
+        _panels(lines, pictures) if table.name == "eigenfunctions" else (),
+        _strips(table, lines, pictures),
     )
 
 
-def _measured(place: Place, lines: list[Line]) -> _Ours | None:
+def _measured(place: Place, lines: list[Line]) -> Ours | None:
     """Return the means over seeds of the cells of a place, each from its newest recipe and data."""
     means, spreads, seeds = [], [], []
     for cell in place.cells:
@@ -143,7 +167,7 @@ def _measured(place: Place, lines: list[Line]) -> _Ours | None:
             means.append(statistics.fmean(values))
             spreads.append(statistics.stdev(values) if len(values) > 1 else 0.0)
             seeds.append(len(values))
-    return _Ours(means, spreads, min(seeds)) if means else None
+    return Ours(means, spreads, min(seeds), len(place.cells)) if means else None
 
 
 def _values(cell: Cell, value: str, lines: list[Line]) -> list[float]:
@@ -155,70 +179,13 @@ def _values(cell: Cell, value: str, lines: list[Line]) -> list[float]:
     if not own:
         return []
     newest = max(own, key=lambda line: line.time)
-    same = (newest.recipe_sha256, newest.data_sha256)
-    return [line.values[value] for line in own if (line.recipe_sha256, line.data_sha256) == same]
-
-
-def _text(ours: _Ours | None, unit: Unit) -> str:
-    if ours is None:
-        return ABSENT
-    if len(ours.means) > 1:
-        return _printed((min(ours.means), max(ours.means)), unit)
-    spread = f" ± {number(ours.spreads[0], unit)}" if ours.seeds > 1 else ""
-    return f"{number(ours.middle, unit)}{spread}{UNITS[unit]}"
-
-
-def _printed(value: Number | None, unit: Unit) -> str:
-    if value is None:
-        return ABSENT
-    if isinstance(value, tuple):
-        return f"{number(value[0], unit)} to {number(value[1], unit)}{UNITS[unit]}"
-    return f"{number(value, unit)}{UNITS[unit]}"
-
-
-def number(value: float, unit: Unit) -> str:
-    """Write a number with as many digits as its unit deserves.
-
-    >>> number(0.01184, "error"), number(3.813, "seconds"), number(0.00034, "error")
-    ('0.0118', '3.81', '0.00034')
-    """
-    if unit == "error":
-        return f"{value:.4f}" if value >= 0.001 or value == 0 else f"{value:.2g}"
-    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
-
-
-def _difference(ours: _Ours | None, printed: Number | None) -> str:
-    if ours is None or printed is None or isinstance(printed, tuple) or len(ours.means) > 1:
-        return ABSENT
-    return f"{100 * (ours.middle / printed - 1):+.0f} %"
-
-
-def _caption(table: Table, lines: list[Line]) -> str:
-    budget, source = lines[0].budget, lines[0].data
-    note = BUDGETS[budget].note if budget in BUDGETS else ""
-    seeds = sorted({line.seed for line in lines})
-    several = "; ± is the standard deviation over seeds" if len(seeds) > 1 else ""
-    devices = ", ".join(sorted({line.device for line in lines}))
-    commits = ", ".join(sorted({line.commit or "not known" for line in lines}))
-    parts = [
-        f"Budget {budget}: {note}.",
-        f"Data: {SOURCES[source]}.",
-        f"Seeds {', '.join(map(str, seeds))}{several}.",
-        f"On {devices}; commit {commits}.",
-        table.note,
-        _origin(table),
-    ]
-    return " ".join(part for part in parts if part)
-
-
-def _origin(table: Table) -> str:
-    known = PUBLISHED.get(table.name)
-    return "The paper prints no numbers." if known is None else f"The paper: {known.origin}."
+    same = (newest.recipe_sha256, newest.data_id)
+    return [line.values[value] for line in own if (line.recipe_sha256, line.data_id) == same]
 
 
 def _curves(
     table: Table,
-    ours: Mapping[tuple[str, str], _Ours | None],
+    ours: Mapping[tuple[str, str], Ours | None],
     printed: Mapping[tuple[str, str], Number],
 ) -> list[Curve]:
     curves = []
@@ -230,7 +197,7 @@ def _curves(
                 Curve(
                     row,
                     [x for x, _ in there],
-                    [o.middle for _, o in there],
+                    [o.means[0] for _, o in there],
                     [o.spreads[0] for _, o in there],
                 )
             )
@@ -242,16 +209,27 @@ def _curves(
     return curves
 
 
-def _panels(lines: list[Line]) -> list[Panel]:
+def _strips(table: Table, lines: list[Line], pictures: Path | None) -> list[Picture]:
+    """Return the fields of pictured cells, of their newest recipe and data, where kept."""
+    if pictures is None:
+        return []
+    every = [cell for place in table.places.values() for cell in place.cells if cell.pictured]
+    wanted = {(cell.recipe, cell.changes) for cell in every}
+    own = [line for line in lines if (line.recipe, line.changes) in wanted and line.seed == 0]
+    newest = {line.recipe: line for line in sorted(own, key=lambda line: line.time)}
+    files = [picture_file(pictures, line) for line in newest.values()]
+    return [Picture.load(file) for file in files if file.is_file()]
+
+
+def _panels(lines: list[Line], pictures: Path | None) -> list[Panel]:
     """Return the functions of every case with its first seed, where they were kept."""
-    from ono.experiments.cells import FUNCTIONS_FILE
     from ono.experiments.eigenfunctions import Recovery
 
     panels = []
-    for line in sorted(lines, key=lambda line: line.seed):
-        case, file = line.recipe.partition("/")[2], Path(line.run) / FUNCTIONS_FILE
-        if line.seed != lines[0].seed or not file.is_file():
+    for line in lines:
+        if pictures is None or not (file := picture_file(pictures, line)).is_file():
             continue
+        case = line.recipe.partition("/")[2]
         kept = Recovery.load(case, file)
         values = zip(kept.learned, kept.true, kept.learned_values, kept.true_values, strict=True)
         panels += [

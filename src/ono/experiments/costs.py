@@ -1,0 +1,108 @@
+"""What a cell is worth and what it costs: enough to run the best first, and to plan a day.
+
+Times are read off similar lines of the ledger, or else estimated from steps measured on one NVIDIA
+H200 (`ono bench speed`, milliseconds a step with the batch of the recipe). They decide the order
+of work, never a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ono.data.benchmarks import benchmark, split_rows
+from ono.experiments.budgets import Budget
+from ono.experiments.grid import Cell, Experiment
+from ono.experiments.ledger import Line
+from ono.experiments.published import PUBLISHED
+from ono.train.recipe import Recipe
+
+_MODELS = (
+    "ono", "fno", "geo-fno", "u-fno", "f-fno", "galerkin", "lsm", "gnot", "deeponet", "transolver",
+)  # fmt: skip
+_STEPS = {
+    "darcy": (30.8, 4.5, 4.6, 6.2, 16.9, 8.1, 20.7, 32.3, 2.9, 26.0),
+    "ns2d": (171.6, 9.9, 9.8, 14.7, 70.7, 13.4, 145.6, 138.2, 10.0, 72.7),
+    "airfoil": (44.9, 0.0, 7.1, 9.9, 15.0, 24.4, 16.7, 49.2, 9.1, 34.5),
+    "elasticity": (10.7, 0.0, 3.2, 4.0, 9.1, 3.9, 16.5, 7.6, 1.3, 4.5),
+    "plasticity": (105.3, 0.0, 40.3, 65.6, 35.9, 110.1, 120.9, 214.4, 24.1, 226.3),
+    "pipe": (56.7, 0.0, 7.9, 11.6, 18.6, 34.6, 30.7, 65.3, 12.6, 80.9),
+}
+_POINTS = {"darcy": 85**2, "airfoil": 221 * 51, "elasticity": 972, "pipe": 129**2}
+_START = 0.3
+"""Minutes to load, compile and record, whatever follows."""
+_EXACT_ATTENTION = 2e13
+"""Operations a second of attention between all pairs of points, in single precision."""
+
+
+def minutes(cell: Cell, budget: Budget, lines: Iterable[Line] = ()) -> tuple[float, bool]:
+    """Return how long a cell takes, and whether that was measured: the ledger has one like it."""
+    like = [
+        line
+        for line in lines
+        if (line.recipe, line.changes, line.budget) == (cell.recipe, cell.changes, budget.name)
+        and line.status == "complete"
+    ]
+    if like:
+        return max(line.seconds for line in like) / 60, True
+    if cell.kind != "train":
+        return _START, False
+    return _START + _training(cell, budget), False
+
+
+def value(experiment: Experiment, cell: Cell) -> float:
+    """Return what a cell adds: the places it fills, most where the paper has a number, and ours.
+
+    >>> from ono.experiments.catalogue import experiment
+    >>> ono, fno = (value(experiment("main"), Cell(f"darcy/{name}")) for name in ("ono", "fno"))
+    >>> ono / fno
+    3.0
+    """
+    worth = 0.0
+    for table in experiment.tables:
+        printed = PUBLISHED[table.name].numbers if table.name in PUBLISHED else {}
+        for key, place in table.places.items():
+            if cell in place.cells:
+                worth += (1.0 if key in printed else 0.3) / len(place.cells)
+    return worth * (3 if cell.recipe.endswith("/ono") else 1)
+
+
+def _training(cell: Cell, budget: Budget) -> float:
+    usual = Recipe.load(cell.recipe)
+    asked = Recipe.load(cell.recipe, budget.changes(cell))
+    full = benchmark(cell.benchmark).sizes[budget.size].splits
+    samples = asked.data.train or split_rows(full, cell.samples)["train"][1]
+    steps = -(-samples // asked.train.batch) * asked.train.epochs
+    step = _STEPS[cell.benchmark][_MODELS.index(usual.model.name)] * _larger(asked, usual)
+    return steps * (step + _all_pairs(cell, asked)) / 60_000
+
+
+def _larger(asked: Recipe, usual: Recipe) -> float:
+    """Return by how much a step grows with layers, width, resolution, batch and frames."""
+    ours, theirs = _sizes(asked), _sizes(usual)
+    grown = 1.0
+    for name, power in (("layers", 1), ("width", 1), ("resolution", 2), ("batch", 1), ("steps", 1)):
+        if ours[name] and theirs[name]:
+            grown *= (ours[name] / theirs[name]) ** power
+    return grown
+
+
+def _sizes(recipe: Recipe) -> dict[str, Any]:
+    config = recipe.model.config
+    rollout = None if recipe.rollout is None else (recipe.rollout.train_steps or 10)
+    return {
+        "layers": getattr(config, "layers", None),
+        "width": getattr(config, "width", None),
+        "resolution": recipe.data.resolution,
+        "batch": recipe.train.batch,
+        "steps": rollout,
+    }
+
+
+def _all_pairs(cell: Cell, asked: Recipe) -> float:
+    """Return the milliseconds that softmax attention between all points adds to a step."""
+    if "model.lower.attention=softmax" not in cell.changes:
+        return 0.0
+    sizes, points = _sizes(asked), _POINTS.get(cell.benchmark, 4096)
+    forward = 4 * points**2 * sizes["width"] * sizes["layers"] * sizes["batch"]
+    return float(3.5 * 1000 * forward / _EXACT_ATTENTION)
