@@ -57,7 +57,7 @@ class NonFiniteStep(OnoError):
 
 
 class OutOfMemory(OnoError):
-    """Not even one sample at a time fits."""
+    """Memory ran out, and smaller parts of a batch are no way out."""
 
 
 class Interrupted(OnoError):

@@ -11,13 +11,15 @@ import pytest
 import tiny
 import torch
 
+from ono.data.batches import in_order, load
 from ono.data.info import Task
 from ono.data.store import Dataset
-from ono.data.view import View
+from ono.data.view import Batch, View
 from ono.errors import Interrupted, OutOfMemory, RecipeError
 from ono.evaluate.operator import Operator
 from ono.train import loop
 from ono.train.loop import fit, resume
+from ono.train.micro_batch import in_memory
 from ono.train.prepare import cut, new_operator
 from ono.train.recipe import Recipe
 from ono.train.run import read_metrics
@@ -216,3 +218,48 @@ def test_recorded_steps_do_the_same(
     for a, b in zip(ours, theirs, strict=True):
         assert a["train"] == pytest.approx(b["train"], rel=1e-3)
         assert a["validation"] == pytest.approx(b["validation"], rel=1e-3)
+
+
+def first_batch(data: Path, recipe: Recipe) -> tuple[Step, Batch]:
+    view = cut(Dataset.open(data), recipe).train
+    step = Step(new_operator(recipe, view), recipe)
+    return step, next(iter(in_order(load(view, torch.device("cpu")), 5)))
+
+
+def test_an_update_is_not_made_twice(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, batch = first_batch(data, with_covariance(data, "batch"))
+    twin, _ = first_batch(data, with_covariance(data, "batch"))
+    twin(batch)
+
+    def full(*args: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+
+    monkeypatch.setattr(step, "_count", full)
+    with pytest.raises(OutOfMemory, match=r"after an update \(CUDA out of memory\); resume from"):
+        in_memory(step, 5, lambda: step(batch))
+    assert torch.equal(step.flat.whole, twin.flat.whole)
+
+
+def test_a_failed_attempt_leaves_no_batch_norm_changed(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"name": "u-fno", "width": 4, "modes": 2, "layers": 1}
+    recipe = Recipe.from_mapping(tiny.content(data) | {"model": model})
+    step, batch = first_batch(data, recipe)
+    before = [statistic.clone() for statistic in step.batch_norms]
+    gather, tries = step.flat.gather, []
+
+    def full_once() -> torch.Tensor:
+        tries.append([statistic.clone() for statistic in step.batch_norms])
+        if len(tries) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+        return gather()
+
+    monkeypatch.setattr(step.flat, "gather", full_once)
+    twin, _ = first_batch(data, recipe)
+    twin.micro_batch = 3
+    twin(batch)
+    in_memory(step, 5, lambda: step(batch))
+    assert len(tries) == 2
+    assert not all(map(torch.equal, tries[0], before))
+    assert all(map(torch.equal, step.batch_norms, twin.batch_norms))

@@ -42,7 +42,7 @@ from ono.nn.orthogonal_attention import Basis, OrthogonalAttention, Told, bases
 from ono.problem import Problem
 
 Flows = Callable[["ONO", Tensor, Tensor, Measure], Tensor]
-"""Both flows and the head at once: another way to the output from g⁰ and h¹."""
+"""Both flows and the head at once: another way to the output from g⁰ and h¹, for training."""
 
 Seen = list[tuple[Summary, Told]]
 """What each layer keeps of the input points: enough to evaluate the output anywhere."""
@@ -129,7 +129,7 @@ class ONO(nn.Module):
             return each_time(self, domain, values, query, time)
         if self.config.query == "cross":
             return self._cross(domain, values, query or domain, time)
-        if query is None and self.flows is not None and values.is_cuda:
+        if self.training and query is None and self.flows is not None and values.is_cuda:
             g, h = self._lift(self._inputs(domain, values), time)
             return self.flows(self, g, h, self._measure(domain))
         output, seen = self.encode(domain, values, time=time)

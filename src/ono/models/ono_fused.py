@@ -1,8 +1,8 @@
 """Both flows of ONO through fused GPU kernels, where its configuration allows.
 
 They are written for the configuration that is trained most: pre-norm blocks with efficient
-attention, as many eigenfunctions as channels, FFNs as wide as the flows. Everything else takes the
-plain path. Both compute the same function.
+attention, as many eigenfunctions as channels, FFNs as wide as the flows. Everything else, and
+evaluation, takes the plain path. Both compute the same function.
 """
 
 from __future__ import annotations
@@ -85,11 +85,8 @@ def flows(
         return heads.transpose(2, 3)
 
     with torch.autocast(g.device.type, enabled=False):
-        if first.training or not first.is_folded:
-            norms = [a.norm for a in attentions if isinstance(a.norm, Whitener)]
-            mixing = kernels(attentions, norms[0].factor(covariances(norms, moments)))
-        else:
-            mixing = torch.stack([attention.folded for attention in attentions])
+        norms = [a.norm for a in attentions if isinstance(a.norm, Whitener)]
+        mixing = kernels(attentions, norms[0].factor(covariances(norms, moments)))
     for upper, weights, g_hat, kernel in zip(
         uppers, above, features, mixing.unbind(0), strict=True
     ):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from ono.nn.eigen_options import EigenOptions
 from ono.nn.heads import block_diagonal
-from ono.nn.measure import Measure
+from ono.nn.measure import Measure, along_points
 from ono.nn.moments import Moments, observe_all
 from ono.nn.recompute import Recomputable
 
@@ -29,9 +30,31 @@ def second_moments(
     g_hat: Float[Tensor, "batch points modes"], heads: int, measure: Measure
 ) -> Float[Tensor, "batch heads eigen eigen"]:
     """Return <ĝ_i, ĝ_j> of each sample within each head; their mean is Eq. 7. In float64."""
-    wide: Tensor = g_hat.unflatten(-1, (heads, -1)).transpose(1, 2)
-    wide = wide.to(torch.float64, memory_format=torch.contiguous_format)
-    return measure.inner(wide, wide)
+    moments: Tensor = _SecondMoments.apply(g_hat, heads, measure)  # type: ignore[no-untyped-call]
+    return moments
+
+
+class _SecondMoments(torch.autograd.Function):
+    """A product of a function with itself: half the work, and no float64 kept for backward."""
+
+    @staticmethod
+    def forward(ctx: Any, g_hat: Tensor, heads: int, measure: Measure) -> Tensor:
+        ctx.save_for_backward(g_hat)
+        ctx.measure = measure
+        wide = g_hat.unflatten(-1, (heads, -1)).transpose(1, 2)
+        wide = wide.to(torch.float64, memory_format=torch.contiguous_format)
+        return measure.inner(wide, wide)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (g_hat,) = ctx.saved_tensors
+        both = (gradients[0] + gradients[0].mT).to(g_hat.dtype)
+        weights = ctx.measure.weights
+        with torch.autocast(g_hat.device.type, enabled=False):
+            d_g_hat = g_hat @ block_diagonal(both)
+        if weights is None:
+            return d_g_hat / g_hat.shape[1], None, None
+        return d_g_hat * along_points(weights, d_g_hat).to(d_g_hat.dtype), None, None
 
 
 def inverse_cholesky(

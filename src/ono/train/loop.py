@@ -23,7 +23,7 @@ from torch import Tensor
 from ono.data.batches import load
 from ono.data.store import Dataset
 from ono.data.task import Views
-from ono.device import choose_device, describe_device
+from ono.device import choose_device, describe_device, matmul_precision
 from ono.errors import CheckpointError, Interrupted, NonFiniteStep, OnoError
 from ono.evaluate.operator import Operator
 from ono.evaluate.score import Score, score
@@ -118,16 +118,13 @@ class _Training:
             )
         self.run.event("start", step=state.step, device=str(self.device))
         self.emit("start")
-        precision = torch.get_float32_matmul_precision()
         with ExitStack() as stack:
             request = stack.enter_context(stop_on_signals())
             stack.enter_context(torch.random.fork_rng())
             torch.set_rng_state(self.rng)
             if self.device.type == "cuda":  # for operators with dropout
                 torch.cuda.set_rng_state(self.device_rng, self.device)
-            stack.callback(torch.set_float32_matmul_precision, precision)
-            if recipe.train.precision == "tf32":
-                torch.set_float32_matmul_precision("high")
+            stack.enter_context(matmul_precision(recipe.train.precision))
             while state.epoch < recipe.train.epochs:
                 self.one_epoch(request)
         return self.finish()

@@ -12,7 +12,6 @@ from collections.abc import Callable
 import torch
 
 from ono.errors import OutOfMemory
-from ono.nn.moments import Moments
 from ono.train.step import Step
 
 
@@ -28,7 +27,8 @@ def in_memory(step: Step, samples: int, action: Callable[[], None]) -> None:
         if size == 1:
             raise OutOfMemory(
                 f"one sample does not fit into memory ({shortage}); set train.recompute=true or "
-                "train.precision=bf16, or choose a smaller data.resolution or model.width"
+                "train.precision=bf16, thin the points with data.thin=2, or choose a smaller "
+                "data.resolution or model.width"
             )
         step.micro_batch = -(-size // 2)
         step.warn(
@@ -54,10 +54,7 @@ def _attempt(action: Callable[[], None]) -> str | None:
 
 def _forget(step: Step) -> None:
     """Drop what a step had gathered before it failed."""
-    step.flat.forget_gradients()
-    for part in step.operator.modules():
-        if isinstance(part, Moments):
-            part.reset()
+    step.forget()
     gc.collect()
     if step.rate.is_cuda:
         torch.cuda.empty_cache()

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ono.data.view import Batch
 from ono.data.windows import windows
-from ono.errors import RecipeError
+from ono.errors import OutOfMemory, RecipeError
 from ono.evaluate.metrics import channel_errors, gradient_relative_l2, relative_l2
 from ono.evaluate.operator import Operator
 from ono.nn.moments import Moments, commit
@@ -122,6 +122,7 @@ class Step:
         self.warn: Callable[[str], None] = lambda message: None
         self.losses: Losses = partial(sample_losses, **loss_options(recipe))
         self.batch_norms = running_statistics(operator)
+        self.norms_before = [statistic.clone() for statistic in self.batch_norms]
         self.average: Operator | None = None
         if recipe.train.weight_average > 0:
             self.average = copy.deepcopy(operator).requires_grad_(False)
@@ -140,16 +141,37 @@ class Step:
         """Take one step on a batch; nothing here waits for the device."""
         self.operator.train()
         self.flat.forget_gradients()
-        before = [statistic.clone() for statistic in self.batch_norms]
+        self.norms_before = [statistic.clone() for statistic in self.batch_norms]
         losses = self._backward(batch)
         applied = self._clip(losses)
         # The fused optimiser leaves weights, moments and its counter alone where found_inf is 1.
         self.optimiser.found_inf = (~applied).float()  # type: ignore[attr-defined]
         self.optimiser.step()
+        try:
+            self._follow(losses, applied)
+        except torch.OutOfMemoryError as error:  # too late to try the same batch in parts
+            shortage = str(error).partition(". ")[0]
+            raise OutOfMemory(
+                f"memory ran out after an update ({shortage}); resume from the last checkpoint "
+                "with less in memory: train.recompute=true, train.precision=bf16 or a smaller "
+                "train.micro_batch"
+            ) from None
+
+    def _follow(self, losses: Float[Tensor, " batch"], applied: Bool[Tensor, ""]) -> None:
+        """Let all that follows the weights follow an update."""
         commit(self.operator, applied)
-        keep_where(applied, self.batch_norms, before)
+        keep_where(applied, self.batch_norms, self.norms_before)
         self._update_average(applied)
         self._count(losses, applied)
+
+    @torch.no_grad()
+    def forget(self) -> None:
+        """Drop what a step that failed before its update has left."""
+        self.flat.forget_gradients()
+        for part in _moments(self.operator):
+            part.reset()
+        for now, before in zip(self.batch_norms, self.norms_before, strict=True):
+            now.copy_(before)
 
     @torch.no_grad()
     def _clip(self, losses: Float[Tensor, " batch"]) -> Bool[Tensor, ""]:
