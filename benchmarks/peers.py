@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import statistics
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -104,34 +105,30 @@ def errors(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def speed(args: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
-    """Return a line for every full recipe: what a step costs, or why there is none."""
-    lines = []
+def speed(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield a line for every full recipe: what a step costs."""
     for name in BENCHMARKS:
         data = stand_in(name, folder / f"{name}-full", samples=args.samples)
         for model in args.models:
             if not has_recipe(f"{name}/{model}"):
                 continue
-            changes = [f"train.execution={args.execution}"]
+            changes = [f"train.execution={args.execution}", *args.set]
             cost = step_speed(
                 f"{name}/{model}", data.path, changes, device=args.device, seconds=args.seconds
             )
             peak = cost.peak_bytes
-            lines.append(
-                {
-                    "benchmark": name,
-                    "model": model,
-                    "parameters": f"{cost.parameters:,}",
-                    "batch": cost.batch,
-                    "execution": cost.form,
-                    "ms/step": f"{cost.milliseconds:.2f}",
-                    "samples/s": f"{cost.samples_per_second:.0f}",
-                    "peak GiB": "" if peak is None else f"{peak / 2**30:.2f}",
-                    "device": describe_device(args.device),
-                    "commit": args.commit,
-                }
-            )
-    return lines
+            yield {
+                "benchmark": name,
+                "model": model,
+                "parameters": f"{cost.parameters:,}",
+                "batch": cost.batch,
+                "step": f"{cost.form} {cost.precision}",
+                "ms/step": f"{cost.milliseconds:.2f}",
+                "samples/s": f"{cost.samples_per_second:.0f}",
+                "peak GiB": "" if peak is None else f"{peak / 2**30:.2f}",
+                "device": describe_device(args.device),
+                "commit": args.commit,
+            }
 
 
 def main() -> None:
@@ -146,16 +143,18 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=1.0, help="to measure each speed for")
     parser.add_argument("--execution", default="auto")
-    parser.add_argument("--lines", type=Path, help="write the results to this file of JSON lines")
+    parser.add_argument("--set", nargs="*", default=[], help="changes of the recipes, for speed")
+    parser.add_argument("--lines", type=Path, help="add the results to this file of JSON lines")
     parser.add_argument("--commit", default="unknown")
     args = parser.parse_args()
     args.device = choose_device(args.device)
     with tempfile.TemporaryDirectory() as folder:
-        lines = (errors if args.what == "errors" else speed)(args, Path(folder))
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    if args.lines is not None:
-        args.lines.write_text(text)
-    print(text, end="")
+        for line in (errors if args.what == "errors" else speed)(args, Path(folder)):
+            text = json.dumps(line)
+            print(text, flush=True)
+            if args.lines is not None:
+                with args.lines.open("a") as file:
+                    file.write(text + "\n")
 
 
 if __name__ == "__main__":
