@@ -49,6 +49,7 @@ STEPS = (
     "train.recompute=true train.micro_batch=1",
     *LIGHTER,
     " ".join(LIGHTER),
+    "data.thin=2",
     "data.resolution=43",
 )
 CHUNK = 1 << 16
@@ -64,6 +65,7 @@ ERRORS = (
     "model.lower.width=32",
     "model.lower.layers=2",
     "model.lower.width=32 model.lower.layers=2",
+    "data.thin=2",
     "data.resolution=15",
 )
 SHORT = ("data.train=256", "train.epochs=8", "train.validate_every=8")

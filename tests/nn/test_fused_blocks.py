@@ -20,6 +20,7 @@ from ono.nn.heads import block_diagonal
 from ono.nn.measure import Measure
 from ono.nn.mlp import FFN
 from ono.nn.orthogonal_attention import Basis, OrthogonalAttention
+from ono.nn.recompute import recompute_blocks
 from ono.nn.whitening import second_moments
 from ono.problem import Problem
 
@@ -162,3 +163,18 @@ def test_a_fused_operator_is_the_plain_one(
     assert distance(fused, exact) < max(2 * distance(plain, exact), 1e-5)
     worst = max(distance(a, b) for a, b in zip(fused_slopes, slopes, strict=True))
     assert worst < tolerance
+
+
+def test_recomputed_blocks_have_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    model = ONO(ONOConfig(layers=2), Problem(dim=2, in_channels=1, out_channels=1)).cuda()
+    domain = Domain.grid((17, 19), batch=2).to("cuda")
+    values = torch.randn(2, 17 * 19, 1, device="cuda")
+    fuse_blocks(model)
+    gradients = []
+    for again in (False, True):
+        recompute_blocks(model, again)
+        loss = model(domain, values).square().mean()
+        gradients.append(torch.autograd.grad(loss, list(model.parameters())))
+    for kept, recomputed in zip(*gradients, strict=True):
+        assert torch.equal(kept, recomputed)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ono.nn.blocks import NNBlock, OrthogonalBlock
 from ono.nn.measure import Measure
@@ -221,6 +222,7 @@ class _Lower(torch.autograd.Function):
         return after, features, grams
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         from ono.nn import lower_triton as kernels
 
@@ -318,6 +320,7 @@ class _Upper(torch.autograd.Function):
         return after
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         from ono.nn import upper_triton as kernels
         from ono.nn.fused_triton import moments_within_heads

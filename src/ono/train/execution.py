@@ -30,8 +30,9 @@ Form = Literal["eager", "compiled", "captured"]
 
 # CUDA wants the kernels of a recording to have run before; compilation happens here too.
 _TRIALS = 3
-# Steps after which a minute of compilation has paid.
-_WORTH_COMPILING = 20_000
+# Steps, or points predicted in all of them, after which a minute of compilation has paid.
+_MANY_STEPS = 20_000
+_MANY_POINTS = 200_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +188,16 @@ def execution(recipe: Recipe, step: Step, source: Source) -> OneByOne | Captured
     captured = choice == "captured" or (choice == "auto" and resident)
     compiled = recipe.train.compile
     if compiled is None:
-        long = len(source) // batch * recipe.train.epochs >= _WORTH_COMPILING
-        compiled = captured and long and not step.fused
+        compiled = captured and not step.fused and _is_long(recipe, source)
     if compiled or choice == "compiled":
         step.losses = torch.compile(step.losses, fullgraph=True, dynamic=False)
     if captured and isinstance(source, Resident):
         return Captured(step, source, batch)
     return OneByOne(step, source, batch, "compiled" if choice == "compiled" else "eager")
+
+
+def _is_long(recipe: Recipe, source: Source) -> bool:
+    """Say whether a run is so long that compiling its step is worth the while."""
+    steps = len(source) // recipe.train.batch * recipe.train.epochs
+    points = source.all.target[..., 0].numel() if isinstance(source, Resident) else 0
+    return steps >= _MANY_STEPS or points * recipe.train.epochs >= _MANY_POINTS
