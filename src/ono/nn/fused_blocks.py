@@ -30,6 +30,7 @@ _SUM = {"tile": 64, "num_warps": 8, "num_stages": 2}
 # Programs that keep an H200 busy; results of so many are added afterwards, so not many more.
 _PROGRAMS = 264
 _MOST_PARTS = 64
+_MOST_ROWS = 512
 
 
 def available() -> bool:
@@ -204,7 +205,7 @@ class _Lower(torch.autograd.Function):
         kernels.lower_out[cut.tiles, batch](
             g, q, context, w_out, b_out, norm_2, shift_2, w_1, b_1, w_2, b_2, w_q, b_q,
             middle, after, features, points, 1 / math.sqrt(share),
-            **_CHAIN, **heads, precision=precision,
+            **_short_chain(precision), **heads, precision=precision,
         )  # fmt: skip
         # Without weights all points count alike, which is a factor outside of the sum.
         grams = g.new_empty(batch, cut.parts, share, width)
@@ -239,16 +240,18 @@ class _Lower(torch.autograd.Function):
         # All parts have the same gradient: they are only added. Both sides of ĝᵀĝ meet ĝ.
         d_gram = d_grams[:, 0].unflatten(-1, (-1, share))
         d_gram = (d_gram + d_gram.transpose(1, 3)).contiguous()
-        d_middle, d_g = torch.empty_like(g), torch.empty_like(g)
-        d_contexts = g.new_empty(batch, cut.tiles, share, width)
-        norms = g.new_empty(batch * cut.tiles, 4, width)
+        d_x, d_g = torch.empty_like(g), torch.empty_like(g)
         left = g.new_empty(7, rows, width, dtype=_stored(precision))
         right = g.new_empty(5, rows, width, dtype=_stored(precision))
-        kernels.lower_out_backward[cut.tiles, batch](
-            d_after.contiguous(), d_features.contiguous(), d_gram, weights, middle, after, features,
-            norm_2, shift_2, w_1, b_1, w_2, w_q, d_middle, norms, left, right, points, rows,
+        kernels.lower_features_backward[cut.tiles, batch](
+            d_after.contiguous(), d_features.contiguous(), d_gram, weights, after, features, w_q,
+            d_x, left, right, points, rows,
             **weighted, **_LONG_CHAIN, **heads, precision=precision, wide=_wide(precision),
         )  # fmt: skip
+        d_middle, norms_2 = _feed_forward_backward(
+            d_x, middle, (norm_2, shift_2, w_1, b_1, w_2), left[4:6], right[2:4], precision
+        )
+        d_contexts = g.new_empty(batch, cut.tiles, share, width)
         kernels.lower_mix_backward[cut.tiles, batch](
             d_middle, q, context, w_out, d_contexts, left, right, points, rows,
             1 / math.sqrt(share), **_LONG_CHAIN, **heads, precision=precision,
@@ -257,13 +260,15 @@ class _Lower(torch.autograd.Function):
         kernels.lower_merge_backward[width // share, batch](
             d_contexts, context, total, d_context, mean, cut.tiles, at_once=16, **heads
         )
+        norms = g.new_empty(batch * cut.tiles, 2, width)
         kernels.lower_in_backward[cut.tiles, batch](
             d_middle, d_context, weights, g, k, v, peak, mean, norm, shift, w_qkv,
             d_g, norms, left, right, points, rows, **weighted, **_LONG_CHAIN, **heads,
             precision=precision,
         )  # fmt: skip
-        matrices, biases = _weight_gradients(left, right, 2, precision)
-        d_norm_2, d_shift_2, d_norm, d_shift = norms.sum(0)
+        products = _weight_gradients(left, right, 2, precision)
+        total, (d_norm, d_shift), (d_norm_2, d_shift_2) = _add_up(products, norms, norms_2)
+        matrices, biases = total[:, :width], total[:, width]
         return (
             d_g, None, None, None, None,
             d_norm, d_shift, matrices[:3].reshape(-1, width), matrices[3], biases[3],
@@ -310,7 +315,7 @@ class _Upper(torch.autograd.Function):
         middle, after = torch.empty_like(h), torch.empty_like(h)
         kernels.upper_out[cut.tiles, samples](
             h, features, latent, norm_2, shift_2, w_1, b_1, w_2, b_2, middle, after, points, times,
-            **_CHAIN, **heads, precision=precision, wide=_wide(precision),
+            **_short_chain(precision), **heads, precision=precision, wide=_wide(precision),
         )  # fmt: skip
         ctx.save_for_backward(
             h, features, kernel, weights, moment, latent, middle,
@@ -338,14 +343,12 @@ class _Upper(torch.autograd.Function):
         # Where there is work for all, programs of twice the size waste less of it.
         chain = _LONG_CHAIN if rows < _PROGRAMS // 2 * 128 else {**_LONG_CHAIN, "tile": 128}
         tiles = -(-points // chain["tile"])
-        d_middle, d_h, d_features = (torch.empty_like(h) for _ in range(3))
-        d_latents = h.new_empty(samples, cut.parts, share, width)
-        norms = h.new_empty(samples * tiles, 4, width)
         left, right = (h.new_empty(2, rows, width, dtype=_stored(precision)) for _ in range(2))
-        kernels.upper_out_backward[tiles, samples](
-            gradients[0].contiguous(), middle, norm_2, shift_2, w_1, b_1, w_2, d_middle, norms,
-            left, right, points, rows, **chain, width=width, precision=precision,
+        d_middle, norms_2 = _feed_forward_backward(
+            gradients[0].contiguous(), middle, (norm_2, shift_2, w_1, b_1, w_2), left, right,
+            precision,
         )  # fmt: skip
+        d_latents = h.new_empty(samples, cut.parts, share, width)
         moments_within_heads[cut.parts, samples](
             features, d_middle, None, d_latents, points, cut.steps, times,
             weighted=False, **_SUM, **heads, precision=_wide(precision),
@@ -356,25 +359,34 @@ class _Upper(torch.autograd.Function):
             d_latents, moment, w_v, kernel, d_moment, d_rest, cut.parts, times, stride,
             at_once=16, **heads,
         )  # fmt: skip
+        d_h, d_features = torch.empty_like(h), torch.empty_like(h)
+        norms = h.new_empty(samples * tiles, 2, width)
         kernels.upper_moment_backward[tiles, samples](
             d_moment, d_middle, h, features, latent, weights, norm, shift, d_h, d_features, norms,
             points, times, **weighted, **chain, **heads, wide=_wide(precision),
         )  # fmt: skip
-        matrices, biases = _weight_gradients(left, right, 0, precision)
-        d_norm_2, d_shift_2, d_norm, d_shift = norms.sum(0)
+        products = _weight_gradients(left, right, 0, precision)
+        total, (d_norm, d_shift), (d_norm_2, d_shift_2), rest = _add_up(
+            products, norms, norms_2, d_rest
+        )
+        matrices, biases = total[:, :width], total[:, width]
         if times > 1:
             d_features = d_features.sum(1)
         if stride:  # every sample has its own kernel
             each = d_rest[:, width:].reshape(-1, times, width // share, share, share)
-            d_kernel, d_w_v = each.sum(1), d_rest[:, :width].sum(0)
+            d_kernel = each.sum(1)
         else:
-            total = d_rest.sum(0)
-            d_kernel, d_w_v = total[width:].view(-1, share, share), total[:width]
+            d_kernel = rest[width:].view(-1, share, share)
         return (
             d_h, d_features, d_kernel.double(), None, None, None,
-            d_norm, d_shift, d_w_v, d_norm_2, d_shift_2,
+            d_norm, d_shift, rest[:width], d_norm_2, d_shift_2,
             matrices[0], biases[0], matrices[1], biases[1],
         )  # fmt: skip
+
+
+def _short_chain(precision: str) -> dict[str, int]:
+    """Return the size of programs with few tiles to hold; split numbers make them many."""
+    return _CHAIN if precision == "bf16" else _LONG_CHAIN
 
 
 def _stored(precision: str) -> torch.dtype:
@@ -382,10 +394,29 @@ def _stored(precision: str) -> torch.dtype:
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
-def _weight_gradients(
-    left: Tensor, right: Tensor, sharing: int, precision: str
+def _feed_forward_backward(
+    d_after: Tensor,
+    before: Tensor,
+    parameters: tuple[Tensor, ...],
+    left: Tensor,
+    right: Tensor,
+    precision: str,
 ) -> tuple[Tensor, Tensor]:
-    """Return leftᵀ right of every pair, and the sums of left."""
+    """Return the gradient before the FFN of a block, and that of its norm in parts to be added."""
+    from ono.nn.feed_forward_triton import feed_forward_backward
+
+    rows, width = left.shape[1:]
+    tiles = -(-rows // _LONG_CHAIN["tile"])
+    d_before, norms = torch.empty_like(before), before.new_empty(tiles, 2, width)
+    feed_forward_backward[tiles,](
+        d_after, before, *parameters, d_before, norms, left, right, rows,
+        **_LONG_CHAIN, width=width, precision=precision,
+    )  # fmt: skip
+    return d_before, norms
+
+
+def _weight_gradients(left: Tensor, right: Tensor, sharing: int, precision: str) -> Tensor:
+    """Return leftᵀ right of every pair, and below it the sum of left, in parts to be added."""
     from ono.nn.fused_triton import weight_gradients
 
     pairs, rows, width = left.shape
@@ -395,7 +426,24 @@ def _weight_gradients(
     out = left.new_empty(chunks, pairs, width + 1, width, dtype=torch.float32)
     weight_gradients[pairs, chunks](
         left, right, out, rows, chunk, pairs,
-        sharing=sharing, tile=tile, width=width, precision=precision, num_warps=4,
+        sharing=sharing, tile=tile, width=width, precision=precision,
+        num_warps=4 if precision == "bf16" else 8,
     )  # fmt: skip
-    total = out.sum(0)
-    return total[:, :width], total[:, width]
+    return out
+
+
+def _add_up(*arrays: Tensor) -> list[Tensor]:
+    """Return the sums of up to four arrays over their first axis, in one go."""
+    from ono.nn.fused_triton import add_up
+
+    # One program adds all rows of its columns: very many are for torch, which shares them out.
+    few = [array.sum(0, keepdim=True) if len(array) > _MOST_ROWS else array for array in arrays]
+    sums = [torch.empty_like(array[0]) for array in few]
+    told: list[Any] = []
+    for array, total in zip(few, sums, strict=True):
+        told += [array, total, len(array), total.numel()]
+    told += [few[0], sums[0], 0, 0] * (4 - len(few))
+    width = 512
+    blocks = sum(-(-total.numel() // width) for total in sums)
+    add_up[blocks,](*told, at_once=16, width=width, num_warps=4)
+    return sums

@@ -248,3 +248,55 @@ def weight_gradients(
     out += (part * pairs + pair) * (width + 1) * width
     tl.store(out + column[:, None] * width + column[None, :], total)
     tl.store(out + width * width + column, bias)
+
+
+@triton.jit
+def _add_up_some(parts, out, count, size, block, at_once: tl.constexpr, width: tl.constexpr):
+    column = block * width + tl.arange(0, width)
+    total = tl.zeros((width,), tl.float32)
+    for start in range(0, count, at_once):
+        part = start + tl.arange(0, at_once)
+        there = (part < count)[:, None] & (column < size)[None, :]
+        at = part[:, None] * size + column[None, :]
+        total += tl.sum(tl.load(parts + at, mask=there, other=0.0), 0)
+    tl.store(out + column, total, mask=column < size)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "count_1", "size_1", "count_2", "size_2", "count_3", "size_3", "count_4", "size_4"
+    ]
+)  # fmt: skip
+def add_up(
+    parts_1,
+    out_1,
+    count_1,
+    size_1,
+    parts_2,
+    out_2,
+    count_2,
+    size_2,
+    parts_3,
+    out_3,
+    count_3,
+    size_3,
+    parts_4,
+    out_4,
+    count_4,
+    size_4,
+    at_once: tl.constexpr,
+    width: tl.constexpr,
+):
+    """Add up the rows of four arrays [count size], always in the same order."""
+    block = tl.program_id(0)
+    blocks_1 = tl.cdiv(size_1, width)
+    blocks_2 = blocks_1 + tl.cdiv(size_2, width)
+    blocks_3 = blocks_2 + tl.cdiv(size_3, width)
+    if block < blocks_1:
+        _add_up_some(parts_1, out_1, count_1, size_1, block, at_once, width)
+    elif block < blocks_2:
+        _add_up_some(parts_2, out_2, count_2, size_2, block - blocks_1, at_once, width)
+    elif block < blocks_3:
+        _add_up_some(parts_3, out_3, count_3, size_3, block - blocks_2, at_once, width)
+    else:
+        _add_up_some(parts_4, out_4, count_4, size_4, block - blocks_3, at_once, width)

@@ -9,16 +9,18 @@ Forward, for one tile of points in each program:
 
 and <ĝ, ĝ> by `moments_within_heads`.
 
-Backward goes through ĝ and the FFN, then the attention, then q k v. What the kernels leave for the
-gradients of the weights is multiplied by `weight_gradients`.
+Backward goes through ĝ, the FFN, the attention, then q k v. What the kernels leave for the
+gradients of the weights is multiplied by `weight_gradients`: left are gradients behind the linear
+layers, of q, k, v, the output of attention, the two layers of the FFN and ĝ; right what went into
+them, where q, k and v share one.
 """
 
 import triton
 import triton.language as tl
 
+from ono.nn.feed_forward_triton import feed_forward
 from ono.nn.fused_triton import (
     _LOWEST,
-    gelu,
     head_softmax,
     head_sums,
     norm_backward,
@@ -181,33 +183,22 @@ def lower_out(
     x = tl.load(g + at, mask=inside, other=0.0)
     x += product(mixed, turned(w_out, width), precision) + tl.load(b_out + column)[None, :]
     tl.store(middle + at, x, mask=inside)
-    unit, _ = normalised(x, width)
-    told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
-    hidden = product(told, turned(w_1, width), precision) + tl.load(b_1 + column)[None, :]
-    active, _ = gelu(hidden)
-    x += product(active, turned(w_2, width), precision) + tl.load(b_2 + column)[None, :]
+    x = feed_forward(x, gamma, beta, w_1, b_1, w_2, b_2, width, precision)
     tl.store(after + at, x, mask=inside)
     x = product(x, turned(w_q, width), precision) + tl.load(b_q + column)[None, :]
     tl.store(features + at, x, mask=inside)
 
 
 @triton.jit(do_not_specialize=["points", "rows"])
-def lower_out_backward(
+def lower_features_backward(
     d_after,
     d_features,
     d_gram,
     weights,
-    middle,
     after,
     features,
-    gamma,
-    beta,
-    w_1,
-    b_1,
-    w_2,
     w_q,
-    d_middle,
-    norms,
+    d_x,
     left,
     right,
     points,
@@ -219,50 +210,27 @@ def lower_out_backward(
     precision: tl.constexpr,
     wide: tl.constexpr,
 ):
-    """Go back through ĝ and the FFN.
-
-    left receives (from 3 on) dg after attention, d hidden, dg after the FFN, dĝ; right (from 2 on)
-    what the FFN saw, its hidden layer, and g.
-    """
+    """Go back through <ĝ, ĝ> and w_Q to g; left 6 is dĝ, right 4 is g."""
     sample = tl.program_id(1).to(tl.int64)
     row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
     at = (sample * points + row)[:, None] * width + column[None, :]
     inside = (row < points)[:, None] & (column < width)[None, :]
     plane = tl.cast(rows, tl.int64) * width
     kind = left.dtype.element_ty
-
     psi = tl.load(features + at, mask=inside, other=0.0)
     if weighted:
         weight = tl.load(weights + sample * points + row, mask=row < points, other=0.0)
     else:
         weight = tl.full((tile,), 1.0, tl.float32) / points
-    d_psi = product(
-        psi * weight[:, None], whole(d_gram + sample * share * width, share, width), wide
-    )
+    d_gram += sample * share * width
+    d_psi = product(psi * weight[:, None], whole(d_gram, share, width), wide)
     d_psi += tl.load(d_features + at, mask=inside, other=0.0)
     tl.store(left + 6 * plane + at, d_psi.to(kind), mask=inside)
     grown = tl.load(after + at, mask=inside, other=0.0)
     tl.store(right + 4 * plane + at, grown.to(kind), mask=inside)
-    d_x = product(d_psi, plain(w_q, width), precision)
-    d_x += tl.load(d_after + at, mask=inside, other=0.0)
-    tl.store(left + 5 * plane + at, d_x.to(kind), mask=inside)
-
-    unit, factor = normalised(tl.load(middle + at, mask=inside, other=0.0), width)
-    gamma = tl.load(gamma + column)[None, :]
-    told = unit * gamma + tl.load(beta + column)[None, :]
-    tl.store(right + 2 * plane + at, told.to(kind), mask=inside)
-    hidden = product(told, turned(w_1, width), precision) + tl.load(b_1 + column)[None, :]
-    active, slope = gelu(hidden)
-    tl.store(right + 3 * plane + at, active.to(kind), mask=inside)
-    d_hidden = product(d_x, plain(w_2, width), precision) * slope
-    tl.store(left + 4 * plane + at, d_hidden.to(kind), mask=inside)
-    d_told = product(d_hidden, plain(w_1, width), precision)
-    place = (sample * tl.num_programs(0) + tl.program_id(0)) * 4 * width + column
-    tl.store(norms + place, tl.sum(d_told * unit, 0))
-    tl.store(norms + place + width, tl.sum(d_told, 0))
-    d_x += norm_backward(d_told * gamma, unit, factor, width)
-    tl.store(d_middle + at, d_x, mask=inside)
-    tl.store(left + 3 * plane + at, d_x.to(kind), mask=inside)
+    total = product(d_psi, plain(w_q, width), precision)
+    total += tl.load(d_after + at, mask=inside, other=0.0)
+    tl.store(d_x + at, total, mask=inside)
 
 
 @triton.jit(do_not_specialize=["points", "rows"])
@@ -282,7 +250,10 @@ def lower_mix_backward(
     width: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """Go back through the attention to q (left 0) and the context; right 1 is what it mixed."""
+    """Go back through the attention to q and the context.
+
+    left 0 is dq, left 3 is dg behind the attention, right 1 what the attention mixed.
+    """
     sample = tl.program_id(1).to(tl.int64)
     row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
     at = (sample * points + row)[:, None] * width + column[None, :]
@@ -296,6 +267,7 @@ def lower_mix_backward(
     mixed = product(soft, whole(context, share, width), precision) * scale
     tl.store(right + plane + at, mixed.to(kind), mask=inside)
     d_x = tl.load(d_middle + at, mask=inside, other=0.0)
+    tl.store(left + 3 * plane + at, d_x.to(kind), mask=inside)
     d_mixed = product(d_x, plain(w_out, width), precision) * scale
     d_contexts += (sample * tl.num_programs(0) + tl.program_id(0)) * share * width
     d_table = product(tl.trans(soft), d_mixed, precision)
@@ -395,9 +367,9 @@ def lower_in_backward(
     gamma = tl.load(gamma + column)[None, :]
     told = unit * gamma + tl.load(beta + column)[None, :]
     tl.store(right + at, told.to(kind), mask=inside)
-    place = (sample * tl.num_programs(0) + tl.program_id(0)) * 4 * width + column
-    tl.store(norms + place + 2 * width, tl.sum(d_told * unit, 0))
-    tl.store(norms + place + 3 * width, tl.sum(d_told, 0))
+    place = (sample * tl.num_programs(0) + tl.program_id(0)) * 2 * width + column
+    tl.store(norms + place, tl.sum(d_told * unit, 0))
+    tl.store(norms + place + width, tl.sum(d_told, 0))
     d_x = tl.load(d_middle + at, mask=inside, other=0.0)
     d_x += norm_backward(d_told * gamma, unit, factor, width)
     tl.store(d_g + at, d_x, mask=inside)

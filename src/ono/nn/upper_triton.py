@@ -7,21 +7,20 @@ Forward:
                   already split into the parts that `product_with` takes
     upper_out     h + ĝ latent, h + FFN
 
-and backward in the opposite order. h may have several times for each sample of ĝ.
+and backward in the opposite order, first through the FFN. h may have several times for each sample
+of ĝ.
 """
 
 import triton
 import triton.language as tl
 
+from ono.nn.feed_forward_triton import feed_forward
 from ono.nn.fused_triton import (
-    gelu,
     norm_backward,
     normalised,
-    plain,
     product,
     product_with,
     store_parts,
-    turned,
 )
 
 
@@ -127,58 +126,8 @@ def upper_out(
     plane = tl.num_programs(1).to(tl.int64) * share * width
     x += product_with(psi, latent, plane, share, width, "whole", wide)
     tl.store(middle + at, x, mask=inside)
-    unit, _ = normalised(x, width)
-    told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
-    hidden = product(told, turned(w_1, width), precision) + tl.load(b_1 + column)[None, :]
-    active, _ = gelu(hidden)
-    x += product(active, turned(w_2, width), precision) + tl.load(b_2 + column)[None, :]
+    x = feed_forward(x, gamma, beta, w_1, b_1, w_2, b_2, width, precision)
     tl.store(after + at, x, mask=inside)
-
-
-@triton.jit(do_not_specialize=["points", "rows"])
-def upper_out_backward(
-    d_after,
-    middle,
-    gamma,
-    beta,
-    w_1,
-    b_1,
-    w_2,
-    d_middle,
-    norms,
-    left,
-    right,
-    points,
-    rows,
-    tile: tl.constexpr,
-    width: tl.constexpr,
-    precision: tl.constexpr,
-):
-    """Go back through the FFN; left receives d hidden and dh, right what they meet."""
-    sample = tl.program_id(1).to(tl.int64)
-    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
-    inside = (row < points)[:, None] & (column < width)[None, :]
-    at = sample * points * width + row[:, None] * width + column[None, :]
-    plane = tl.cast(rows, tl.int64) * width
-    kind = left.dtype.element_ty
-
-    d_x = tl.load(d_after + at, mask=inside, other=0.0)
-    tl.store(left + plane + at, d_x.to(kind), mask=inside)
-    unit, factor = normalised(tl.load(middle + at, mask=inside, other=0.0), width)
-    gamma = tl.load(gamma + column)[None, :]
-    told = unit * gamma + tl.load(beta + column)[None, :]
-    tl.store(right + at, told.to(kind), mask=inside)
-    hidden = product(told, turned(w_1, width), precision) + tl.load(b_1 + column)[None, :]
-    active, slope = gelu(hidden)
-    tl.store(right + plane + at, active.to(kind), mask=inside)
-    d_hidden = product(d_x, plain(w_2, width), precision) * slope
-    tl.store(left + at, d_hidden.to(kind), mask=inside)
-    d_told = product(d_hidden, plain(w_1, width), precision)
-    place = (sample * tl.num_programs(0) + tl.program_id(0)) * 4 * width + column
-    tl.store(norms + place, tl.sum(d_told * unit, 0))
-    tl.store(norms + place + width, tl.sum(d_told, 0))
-    d_x += norm_backward(d_told * gamma, unit, factor, width)
-    tl.store(d_middle + at, d_x, mask=inside)
 
 
 @triton.jit(do_not_specialize=["tiles", "times", "kernel_stride"])
@@ -273,8 +222,8 @@ def upper_moment_backward(
     plane = samples * share * width
     d_psi += product_with(d_x, latent, plane, share, width, "whole_turned", wide)
     tl.store(d_features + at, d_psi, mask=inside)
-    place = (sample * tl.num_programs(0) + tl.program_id(0)) * 4 * width + column
-    tl.store(norms + place + 2 * width, tl.sum(d_told * unit, 0))
-    tl.store(norms + place + 3 * width, tl.sum(d_told, 0))
+    place = (sample * tl.num_programs(0) + tl.program_id(0)) * 2 * width + column
+    tl.store(norms + place, tl.sum(d_told * unit, 0))
+    tl.store(norms + place + width, tl.sum(d_told, 0))
     d_x += norm_backward(d_told * gamma, unit, factor, width)
     tl.store(d_h + at, d_x, mask=inside)

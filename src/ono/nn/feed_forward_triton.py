@@ -1,0 +1,64 @@
+"""The point-wise network behind a norm, x + FFN(LN x), which ends the blocks of both flows."""
+
+import triton
+import triton.language as tl
+
+from ono.nn.fused_triton import gelu, norm_backward, normalised, plain, product, turned
+
+
+@triton.jit
+def feed_forward(x, gamma, beta, w_1, b_1, w_2, b_2, width: tl.constexpr, precision: tl.constexpr):
+    """Return x + FFN(LN x) of a tile."""
+    column = tl.arange(0, width)
+    unit, _ = normalised(x, width)
+    told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
+    hidden = product(told, turned(w_1, width), precision) + tl.load(b_1 + column)[None, :]
+    active, _ = gelu(hidden)
+    grown = product(active, turned(w_2, width), precision) + tl.load(b_2 + column)[None, :]
+    return x + grown
+
+
+@triton.jit(do_not_specialize=["rows"])
+def feed_forward_backward(
+    d_after,
+    before,
+    gamma,
+    beta,
+    w_1,
+    b_1,
+    w_2,
+    d_before,
+    norms,
+    left,
+    right,
+    rows,
+    tile: tl.constexpr,
+    width: tl.constexpr,
+    precision: tl.constexpr,
+):
+    """Go back through it; left receives d hidden and d after, right what they meet.
+
+    norms receives the gradients of the scale and the shift of the norm, for each tile.
+    """
+    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
+    at = row.to(tl.int64)[:, None] * width + column[None, :]
+    inside = (row < rows)[:, None] & (column < width)[None, :]
+    plane = tl.cast(rows, tl.int64) * width
+    kind = left.dtype.element_ty
+    d_x = tl.load(d_after + at, mask=inside, other=0.0)
+    tl.store(left + plane + at, d_x.to(kind), mask=inside)
+    unit, factor = normalised(tl.load(before + at, mask=inside, other=0.0), width)
+    gamma = tl.load(gamma + column)[None, :]
+    told = unit * gamma + tl.load(beta + column)[None, :]
+    tl.store(right + at, told.to(kind), mask=inside)
+    hidden = product(told, turned(w_1, width), precision) + tl.load(b_1 + column)[None, :]
+    active, slope = gelu(hidden)
+    tl.store(right + plane + at, active.to(kind), mask=inside)
+    d_hidden = product(d_x, plain(w_2, width), precision) * slope
+    tl.store(left + at, d_hidden.to(kind), mask=inside)
+    d_told = product(d_hidden, plain(w_1, width), precision)
+    place = tl.program_id(0) * 2 * width + column
+    tl.store(norms + place, tl.sum(d_told * unit, 0))
+    tl.store(norms + place + width, tl.sum(d_told, 0))
+    d_x += norm_backward(d_told * gamma, unit, factor, width)
+    tl.store(d_before + at, d_x, mask=inside)
