@@ -17,6 +17,7 @@ import torch
 from ono.data.batches import load
 from ono.data.store import Dataset
 from ono.errors import RecipeError
+from ono.nn import fused_blocks
 from ono.train.execution import Epoch, execution
 from ono.train.loop import fit
 from ono.train.prepare import cut, new_operator
@@ -142,3 +143,34 @@ def test_a_bad_batch_changes_nothing_when_captured(tmp_path: Path) -> None:
         assert bool((after == before).all()) == (int(part[0]) == 3)
         before = after
     assert int(step.skipped) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not fused_blocks.available(), reason="needs a CUDA device and Triton")
+def test_fused_kernels_learn_what_plain_ones_learn(tmp_path: Path) -> None:
+    """Also where the rest of the step is compiled; each in a process without the hook."""
+    data = tiny.dataset(tmp_path / "data")
+    model = {"name": "ono", "width": 64, "layers": 2, "lower": {"heads": 4}, "eigen": {"heads": 4}}
+    script = """
+import json, sys
+from pathlib import Path
+from ono.train.loop import fit
+from ono.train.recipe import Recipe
+fit(Recipe.from_mapping(json.loads(sys.argv[1])), Path(sys.argv[2]))
+"""
+    curves = []
+    for number, changes in enumerate(
+        (
+            {"kernels": "plain", "execution": "eager"},
+            {"kernels": "fused", "execution": "captured", "compile": False},
+            {"kernels": "fused", "execution": "captured", "compile": True},
+        )
+    ):
+        content = tiny.content(data.path, epochs=4, **changes) | {"model": model}
+        run = tmp_path / str(number)
+        command = [sys.executable, "-c", script, json.dumps(content), str(run)]
+        subprocess.run(command, check=True, env={**os.environ, "ONO_TEST_COMPILE": "1"})
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+        curves.append([json.loads(line)["train"] for line in lines])
+    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
+    assert curves[2] == pytest.approx(curves[0], rel=1e-4)

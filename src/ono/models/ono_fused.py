@@ -19,7 +19,7 @@ from ono.nn import fused_blocks
 from ono.nn.blocks import NNBlock, OrthogonalBlock
 from ono.nn.measure import Measure
 from ono.nn.mlp import FFN
-from ono.nn.orthogonal_attention import kernels
+from ono.nn.orthogonal_attention import OrthogonalAttention, kernels
 from ono.nn.whitening import Whitener, covariances
 
 
@@ -65,33 +65,64 @@ def flows(
     measure: Measure,
 ) -> Float[Tensor, "batch *time points out"]:
     """Return the output of a model from g⁰ and h¹ (Eqs. 3-9)."""
-    attentions = list(model.orthogonal_attentions())
-    first = attentions[0]
-    share, width = first.options.functions, model.config.width
     lowers = cast("list[NNBlock]", list(model.lower))
     uppers = cast("list[OrthogonalBlock]", list(model.upper))
     below, above = _multiplied(lowers, uppers, fused_blocks.ambient_precision(g.device))
+    features, grams = _lower_flow(lowers, uppers, below, g, measure)
+    mixing = _mixing([upper.attention for upper in uppers], grams)
+    h = _upper_flow(uppers, above, features, mixing, h, measure)
+    return _head(cast(nn.Sequential, model.head), h)
+
+
+# torch.compile, where it is asked for, takes what lies between the flows and leaves them alone.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _lower_flow(
+    lowers: list[NNBlock],
+    uppers: list[OrthogonalBlock],
+    multiplied: list[list[Tensor]],
+    g: Tensor,
+    measure: Measure,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return ĝ of every layer, and <ĝ, ĝ> in parts (Eqs. 3, 4)."""
     features, grams = [], []
-    for lower, attention, weights in zip(lowers, attentions, below, strict=True):
+    for lower, upper, weights in zip(lowers, uppers, multiplied, strict=True):
+        w_q, share = upper.attention.w_q, upper.attention.options.functions
         g, g_hat, gram = lower.again(
-            fused_blocks.lower_block, lower, attention.w_q, weights, g, measure, share
+            fused_blocks.lower_block, lower, w_q, weights, g, measure, share
         )
         features.append(g_hat)
         grams.append(gram)
+    return features, grams
+
+
+def _mixing(attentions: list[OrthogonalAttention], grams: list[Tensor]) -> Tensor:
+    """Return the k×k kernel of every layer (Eqs. 7-9)."""
 
     def moments() -> Tensor:
         total = torch.stack(grams).sum(2, dtype=torch.float64)
-        heads: Tensor = total.unflatten(-1, (width // share, share))
+        heads: Tensor = total.unflatten(-1, (-1, total.shape[-2]))
         return heads.transpose(2, 3)
 
-    with torch.autocast(g.device.type, enabled=False):
-        norms = [a.norm for a in attentions if isinstance(a.norm, Whitener)]
-        mixing = kernels(attentions, norms[0].factor(covariances(norms, moments)))
+    norms = [a.norm for a in attentions if isinstance(a.norm, Whitener)]
+    with torch.autocast(grams[0].device.type, enabled=False):
+        return kernels(attentions, norms[0].factor(covariances(norms, moments)))
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _upper_flow(
+    uppers: list[OrthogonalBlock],
+    multiplied: list[list[Tensor]],
+    features: list[Tensor],
+    mixing: Tensor,
+    h: Tensor,
+    measure: Measure,
+) -> Tensor:
+    """Return h after the last layer (Eqs. 5, 6)."""
     for upper, weights, g_hat, kernel in zip(
-        uppers, above, features, mixing.unbind(0), strict=True
+        uppers, multiplied, features, mixing.unbind(0), strict=True
     ):
         h = upper.again(fused_blocks.upper_block, upper, weights, g_hat, kernel, h, measure)
-    return _head(cast(nn.Sequential, model.head), h)
+    return h
 
 
 def _head(head: nn.Sequential, h: Tensor) -> Tensor:

@@ -188,9 +188,10 @@ def execution(recipe: Recipe, step: Step, source: Source) -> OneByOne | Captured
     captured = choice == "captured" or (choice == "auto" and resident)
     compiled = recipe.train.compile
     if compiled is None:
-        compiled = captured and not step.fused and _is_long(recipe, source)
+        compiled = captured and _is_long(recipe, source)
     if compiled or choice == "compiled":
-        step.losses = torch.compile(step.losses, fullgraph=True, dynamic=False)
+        # Fused kernels stay as they are: there the graph has gaps.
+        step.losses = torch.compile(step.losses, fullgraph=not step.fused, dynamic=False)
     if captured and isinstance(source, Resident):
         return Captured(step, source, batch)
     return OneByOne(step, source, batch, "compiled" if choice == "compiled" else "eager")

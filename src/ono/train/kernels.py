@@ -18,9 +18,7 @@ def choose_kernels(operator: Operator, recipe: Recipe, device: torch.device) -> 
     reason = _hindrance(operator, device)
     if wanted == "fused" and reason is not None:
         raise RecipeError(f"train.kernels=fused is not possible: {reason}; use auto or plain")
-    # torch.compile would have to look into them, and has nothing to gain there.
-    compiled = recipe.train.compile or recipe.train.execution == "compiled"
-    fused = wanted == "fused" or (wanted == "auto" and reason is None and not compiled)
+    fused = wanted != "plain" and reason is None
     fuse_blocks(operator, fused)
     return fused
 
