@@ -158,15 +158,14 @@ from ono.train.loop import fit
 from ono.train.recipe import Recipe
 fit(Recipe.from_mapping(json.loads(sys.argv[1])), Path(sys.argv[2]))
 """
+    forms: list[dict[str, Any]] = [
+        {"kernels": "plain", "execution": "eager"},
+        {"kernels": "fused", "execution": "captured", "compile": False},
+        {"kernels": "fused", "execution": "captured", "compile": True},
+    ]
     curves = []
-    for number, changes in enumerate(
-        (
-            {"kernels": "plain", "execution": "eager"},
-            {"kernels": "fused", "execution": "captured", "compile": False},
-            {"kernels": "fused", "execution": "captured", "compile": True},
-        )
-    ):
-        content = tiny.content(data.path, epochs=4, **changes) | {"model": model}
+    for number, form in enumerate(forms):
+        content = tiny.content(data.path, epochs=4, device="cuda", **form) | {"model": model}
         run = tmp_path / str(number)
         command = [sys.executable, "-c", script, json.dumps(content), str(run)]
         subprocess.run(command, check=True, env={**os.environ, "ONO_TEST_COMPILE": "1"})
