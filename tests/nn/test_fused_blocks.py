@@ -12,10 +12,12 @@ from ono.domain import Domain
 from ono.models.ono import ONO
 from ono.models.ono_config import ONOConfig
 from ono.models.ono_fused import fuse_blocks
-from ono.nn import fused_blocks
 from ono.nn.attention import EfficientAttention
 from ono.nn.blocks import NNBlock, OrthogonalBlock
 from ono.nn.eigen_options import EigenOptions
+from ono.nn.fused_launch import available, operands
+from ono.nn.fused_lower import lower_block, lower_weights
+from ono.nn.fused_upper import upper_block, upper_weights
 from ono.nn.heads import block_diagonal
 from ono.nn.measure import Measure
 from ono.nn.mlp import FFN
@@ -26,7 +28,7 @@ from ono.problem import Problem
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not fused_blocks.available(), reason="needs a CUDA device and Triton"),
+    pytest.mark.skipif(not available(), reason="needs a CUDA device and Triton"),
 ]
 
 WIDTH, HEADS, SHARE, BATCH, POINTS = 64, 4, 16, 3, 150
@@ -83,8 +85,8 @@ def test_lower_block_is_the_nn_block(kind: str) -> None:
         return read((after, to_g), (features, to_features), (gram, 10 * to_gram))
 
     def fused() -> Tensor:
-        weights = fused_blocks.operands(fused_blocks.lower_weights(block, w_q), "bf16x6")
-        after, features, grams = fused_blocks.lower_block(block, w_q, weights, g, space, SHARE)
+        weights = operands(lower_weights(block, w_q), "bf16x6")
+        after, features, grams = lower_block(block, w_q, weights, g, space, SHARE)
         gram = grams.sum(1).unflatten(-1, (HEADS, SHARE)).transpose(1, 2)
         return read((after, to_g), (features, to_features), (gram, 10 * to_gram))
 
@@ -115,8 +117,8 @@ def test_upper_block_is_the_orthogonal_block(kind: str, times: int, own_kernel: 
         return read((after, to_h))
 
     def fused() -> Tensor:
-        weights = fused_blocks.operands(fused_blocks.upper_weights(block), "bf16x6")
-        after = fused_blocks.upper_block(block, weights, features, kernel, h, space)
+        weights = operands(upper_weights(block), "bf16x6")
+        after = upper_block(block, weights, features, kernel, h, space)
         return read((after, to_h))
 
     used = [p for name, p in block.named_parameters() if "w_q" not in name and "mu" not in name]

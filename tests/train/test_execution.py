@@ -17,7 +17,7 @@ import torch
 from ono.data.batches import load
 from ono.data.store import Dataset
 from ono.errors import RecipeError
-from ono.nn import fused_blocks
+from ono.nn import fused_launch
 from ono.train.execution import Epoch, execution
 from ono.train.loop import fit
 from ono.train.prepare import cut, new_operator
@@ -146,7 +146,7 @@ def test_a_bad_batch_changes_nothing_when_captured(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not fused_blocks.available(), reason="needs a CUDA device and Triton")
+@pytest.mark.skipif(not fused_launch.available(), reason="needs a CUDA device and Triton")
 def test_fused_kernels_learn_what_plain_ones_learn(tmp_path: Path) -> None:
     """Also where the rest of the step is compiled; each in a process without the hook."""
     data = tiny.dataset(tmp_path / "data")

@@ -9,7 +9,7 @@ import torch
 from ono.errors import RecipeError
 from ono.models.ono_config import ONOConfig
 from ono.models.ono_fused import unfusable
-from ono.nn import fused_blocks
+from ono.nn import fused_launch
 from ono.train.kernels import choose_kernels
 from ono.train.prepare import cut, new_operator
 from ono.train.recipe import Recipe
@@ -50,7 +50,7 @@ def test_the_packaged_recipes_can_be_fused() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not fused_blocks.available(), reason="needs a CUDA device and Triton")
+@pytest.mark.skipif(not fused_launch.available(), reason="needs a CUDA device and Triton")
 def test_a_peer_is_refused(tmp_path: Path) -> None:
     data = tiny.dataset(tmp_path)
     content = tiny.content(data.path, kernels="fused") | {"model": {"name": "transolver"}}

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from ono.models.ono import ONO
 from ono.models.ono_config import ONOConfig
-from ono.nn import fused_blocks
 from ono.nn.blocks import NNBlock, OrthogonalBlock
+from ono.nn.fused_launch import WIDTHS, ambient_precision, operands
+from ono.nn.fused_lower import lower_block, lower_weights
+from ono.nn.fused_upper import upper_block, upper_weights
 from ono.nn.measure import Measure
 from ono.nn.mlp import FFN
 from ono.nn.orthogonal_attention import OrthogonalAttention, kernels
@@ -32,7 +34,7 @@ def unfusable(config: ONOConfig) -> str | None:
     eigen, lower, width = config.eigen, config.lower, config.width
     share = eigen.functions
     demands = {
-        f"model.width={width}": width in fused_blocks.WIDTHS,
+        f"model.width={width}": width in WIDTHS,
         f"model.block={config.block}": config.block == "pre",
         f"model.query={config.query}": config.query != "cross",
         f"model.ffn_ratio={config.ffn_ratio}": config.ffn_ratio == 1,
@@ -67,7 +69,7 @@ def flows(
     """Return the output of a model from g⁰ and h¹ (Eqs. 3-9)."""
     lowers = cast("list[NNBlock]", list(model.lower))
     uppers = cast("list[OrthogonalBlock]", list(model.upper))
-    below, above = _multiplied(lowers, uppers, fused_blocks.ambient_precision(g.device))
+    below, above = _multiplied(lowers, uppers, ambient_precision(g.device))
     features, grams = _lower_flow(lowers, uppers, below, g, measure)
     mixing = _mixing([upper.attention for upper in uppers], grams)
     h = _upper_flow(uppers, above, features, mixing, h, measure)
@@ -87,9 +89,7 @@ def _lower_flow(
     features, grams = [], []
     for lower, upper, weights in zip(lowers, uppers, multiplied, strict=True):
         w_q, share = upper.attention.w_q, upper.attention.options.functions
-        g, g_hat, gram = lower.again(
-            fused_blocks.lower_block, lower, w_q, weights, g, measure, share
-        )
+        g, g_hat, gram = lower.again(lower_block, lower, w_q, weights, g, measure, share)
         features.append(g_hat)
         grams.append(gram)
     return features, grams
@@ -121,7 +121,7 @@ def _upper_flow(
     for upper, weights, g_hat, kernel in zip(
         uppers, multiplied, features, mixing.unbind(0), strict=True
     ):
-        h = upper.again(fused_blocks.upper_block, upper, weights, g_hat, kernel, h, measure)
+        h = upper.again(upper_block, upper, weights, g_hat, kernel, h, measure)
     return h
 
 
@@ -145,11 +145,11 @@ def _multiplied(
 ) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
     """Return what every block multiplies with, rounded in one go."""
     below = [
-        fused_blocks.lower_weights(lower, upper.attention.w_q)
+        lower_weights(lower, upper.attention.w_q)
         for lower, upper in zip(lowers, uppers, strict=True)
     ]
-    above = [fused_blocks.upper_weights(upper) for upper in uppers]
-    ready = iter(fused_blocks.operands([w for part in below + above for w in part], precision))
+    above = [upper_weights(upper) for upper in uppers]
+    ready = iter(operands([w for part in below + above for w in part], precision))
     return (
         [[next(ready) for _ in part] for part in below],
         [[next(ready) for _ in part] for part in above],

@@ -8,7 +8,7 @@ from ono.errors import RecipeError
 from ono.evaluate.operator import Operator
 from ono.models.ono import ONO
 from ono.models.ono_fused import fuse_blocks, unfusable
-from ono.nn import fused_blocks
+from ono.nn import fused_launch
 from ono.train.recipe import Recipe
 
 
@@ -27,7 +27,7 @@ def _hindrance(operator: Operator, device: torch.device) -> str | None:
     """Return why an operator cannot use the fused kernels, or None."""
     if device.type != "cuda":
         return f"they need a GPU, not {device.type}"
-    if not fused_blocks.available():
+    if not fused_launch.available():
         return "they need Triton, which is not installed"
     if not isinstance(operator.model, ONO):
         return f"they are for ono, not {operator.card.model}"

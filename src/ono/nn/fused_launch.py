@@ -1,0 +1,146 @@
+"""What the fused blocks share: in which precision, in which pieces, and what ends a way back.
+
+Fused blocks compute what `NNBlock` and `OrthogonalBlock` compute, which stay the definition and are
+what tests compare with. Their kernels need Triton, which comes with torch for CUDA.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+WIDTHS = (64, 128)
+"""Channels for which a tile of points and a weight fit a multiprocessor."""
+
+# Measured on an H200. Chains of products hold tiles of points, sums over points hold a matrix.
+CHAIN = {"tile": 64, "num_warps": 4, "num_stages": 1}
+LONG_CHAIN = {"tile": 64, "num_warps": 8, "num_stages": 1}
+SUM = {"tile": 64, "num_warps": 8, "num_stages": 2}
+# Programs that keep an H200 busy; results of so many are added afterwards, so not many more.
+PROGRAMS = 264
+_MOST_PARTS = 64
+_MOST_ROWS = 512
+
+
+def available() -> bool:
+    """Say whether the kernels can be compiled here."""
+    return torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+
+
+def ambient_precision(device: torch.device) -> str:
+    """Return how products are to be computed, as autocast and torch's float32 setting say.
+
+    Products in float32 become several of bfloat16 numbers: six keep its digits, three are still
+    better than TF32.
+    """
+    if torch.is_autocast_enabled(device.type):
+        return "bf16"
+    return "bf16x6" if torch.get_float32_matmul_precision() == "highest" else "bf16x3"
+
+
+def operands(weights: Sequence[Tensor], precision: str) -> list[Tensor]:
+    """Return weights as the kernels multiply with them: rounded once, not by every program."""
+    if precision != "bf16":
+        return [weight.detach() for weight in weights]
+    flat = torch.cat([weight.detach().flatten() for weight in weights]).bfloat16()
+    parts = flat.split([weight.numel() for weight in weights])
+    return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
+
+
+def exact(precision: str) -> str:
+    """Return how covariances and moments are computed: with the digits of float32, always."""
+    return "ieee" if precision == "ieee" else "bf16x6"
+
+
+def wide(precision: str) -> str:
+    """Return how products between moments and points are computed."""
+    return "bf16x3" if precision == "bf16" else precision
+
+
+class Cut(NamedTuple):
+    """How the points of samples are cut: tiles of chains, and parts of so many steps of sums."""
+
+    tiles: int
+    parts: int
+    steps: int
+
+    @classmethod
+    def of(cls, samples: int, points: int) -> Cut:
+        """Return the cut that gives all parts of a GPU something to do.
+
+        >>> Cut.of(samples=8, points=972)
+        Cut(tiles=16, parts=16, steps=1)
+        """
+        blocks = -(-points // SUM["tile"])
+        parts = min(max(PROGRAMS // samples, 1), _MOST_PARTS, blocks)
+        steps = -(-blocks // parts)
+        return cls(-(-points // CHAIN["tile"]), -(-blocks // steps), steps)
+
+
+def short_chain(precision: str) -> dict[str, int]:
+    """Return the size of programs with few tiles to hold; split numbers make them many."""
+    return CHAIN if precision == "bf16" else LONG_CHAIN
+
+
+def stored(precision: str) -> torch.dtype:
+    """Return the type of what forward keeps for backward, and backward for the weights."""
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+def feed_forward_back(
+    d_after: Tensor,
+    before: Tensor,
+    parameters: tuple[Tensor, ...],
+    left: Tensor,
+    right: Tensor,
+    precision: str,
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient before the FFN of a block, and that of its norm in parts to be added."""
+    from ono.nn.feed_forward_triton import feed_forward_backward
+
+    rows, width = left.shape[1:]
+    tiles = -(-rows // LONG_CHAIN["tile"])
+    d_before, norms = torch.empty_like(before), before.new_empty(tiles, 2, width)
+    feed_forward_backward[tiles,](
+        d_after, before, *parameters, d_before, norms, left, right, rows,
+        **LONG_CHAIN, width=width, precision=precision,
+    )  # fmt: skip
+    return d_before, norms
+
+
+def products_of(left: Tensor, right: Tensor, sharing: int, precision: str) -> Tensor:
+    """Return leftᵀ right of every pair, and below it the sum of left, in parts to be added."""
+    from ono.nn.fused_triton import weight_gradients
+
+    pairs, rows, width = left.shape
+    tile = SUM["tile"]
+    chunk = -(-rows // tile // max(PROGRAMS // 2 // pairs, 1)) * tile
+    chunks = -(-rows // chunk)
+    out = left.new_empty(chunks, pairs, width + 1, width, dtype=torch.float32)
+    weight_gradients[pairs, chunks](
+        left, right, out, rows, chunk, pairs,
+        sharing=sharing, tile=tile, width=width, precision=precision,
+        num_warps=4 if precision == "bf16" else 8,
+    )  # fmt: skip
+    return out
+
+
+def add_up_all(*arrays: Tensor) -> list[Tensor]:
+    """Return the sums of up to four arrays over their first axis, in one go."""
+    from ono.nn.fused_triton import add_up
+
+    # One program adds all rows of its columns: very many are for torch, which shares them out.
+    few = [array.sum(0, keepdim=True) if len(array) > _MOST_ROWS else array for array in arrays]
+    sums = [torch.empty_like(array[0]) for array in few]
+    told: list[Any] = []
+    for array, total in zip(few, sums, strict=True):
+        told += [array, total, len(array), total.numel()]
+    told += [few[0], sums[0], 0, 0] * (4 - len(few))
+    width = 512
+    blocks = sum(-(-total.numel() // width) for total in sums)
+    add_up[blocks,](*told, at_once=16, width=width, num_warps=4)
+    return sums

@@ -1,0 +1,187 @@
+"""The NN block of the lower flow, and ĝ behind it, as a few GPU kernels with gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from ono.nn.blocks import NNBlock
+from ono.nn.fused_launch import (
+    LONG_CHAIN,
+    SUM,
+    Cut,
+    add_up_all,
+    ambient_precision,
+    exact,
+    feed_forward_back,
+    products_of,
+    short_chain,
+    stored,
+    wide,
+)
+from ono.nn.measure import Measure
+
+
+def lower_weights(block: NNBlock, w_q: nn.Linear) -> list[Tensor]:
+    """Return the weights of the products in `lower_block`."""
+    (w_1, _), (w_2, _) = block.ffn.layers()
+    return [block.attention.qkv.weight, block.attention.out.weight, w_1, w_2, w_q.weight]
+
+
+def lower_block(
+    block: NNBlock,
+    w_q: nn.Linear,
+    multiplied: Sequence[Tensor],
+    g: Float[Tensor, "batch points width"],
+    measure: Measure,
+    share: int,
+) -> tuple[
+    Float[Tensor, "batch points width"],
+    Float[Tensor, "batch points modes"],
+    Float[Tensor, "batch parts share modes"],
+]:
+    """Return the next g, ĝ, and <ĝ, ĝ> within heads, in parts to be added.
+
+    `multiplied` are the `operands` of its `lower_weights`.
+    """
+    attention = block.attention
+    (w_1, b_1), (w_2, b_2) = block.ffn.layers()
+    parameters = (
+        block.norm_attention.weight,
+        block.norm_attention.bias,
+        attention.qkv.weight,
+        attention.out.weight,
+        attention.out.bias,
+        block.norm_ffn.weight,
+        block.norm_ffn.bias,
+        w_1,
+        b_1,
+        w_2,
+        b_2,
+        w_q.weight,
+        w_q.bias,
+    )
+    precision = ambient_precision(g.device)
+    result: tuple[Tensor, Tensor, Tensor] = _Lower.apply(  # type: ignore[no-untyped-call]
+        g, measure.weights, multiplied, share, precision, *parameters
+    )
+    return result
+
+
+class _Lower(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        g: Tensor,
+        weights: Tensor | None,
+        multiplied: Sequence[Tensor],
+        share: int,
+        precision: str,
+        *parameters: Tensor,
+    ) -> tuple[Tensor, ...]:
+        from ono.nn import lower_triton as kernels
+        from ono.nn.fused_triton import moments_within_heads
+
+        norm, shift, _, _, b_out, norm_2, shift_2, _, b_1, _, b_2, _, b_q = parameters
+        w_qkv, w_out, w_1, w_2, w_q = multiplied
+        g, weights = g.contiguous(), None if weights is None else weights.contiguous()
+        batch, points, width = g.shape
+        cut = Cut.of(batch, points)
+        weighted = {"weighted": weights is not None}
+        heads = {"share": share, "width": width}
+        q, k, v = (torch.empty_like(g, dtype=stored(precision)) for _ in range(3))
+        kernels.lower_in[cut.tiles, batch](
+            g, norm, shift, w_qkv, q, k, v, points, **LONG_CHAIN, width=width, precision=precision
+        )
+        peaks, totals = (g.new_empty(batch, cut.parts, width) for _ in range(2))
+        contexts = g.new_empty(batch, cut.parts, share, width)
+        kernels.lower_context[cut.parts, batch](
+            k, v, weights, peaks, totals, contexts, points, cut.steps,
+            **weighted, **SUM, **heads, precision=precision,
+        )  # fmt: skip
+        peak, total = (g.new_empty(batch, width) for _ in range(2))
+        context = g.new_empty(batch, share, width)
+        at_once = 1 << (cut.parts - 1).bit_length()
+        kernels.lower_merge[width // share, batch](
+            peaks, totals, contexts, peak, total, context, cut.parts, parts_at_once=at_once, **heads
+        )
+        middle, after, features = (torch.empty_like(g) for _ in range(3))
+        kernels.lower_out[cut.tiles, batch](
+            g, q, context, w_out, b_out, norm_2, shift_2, w_1, b_1, w_2, b_2, w_q, b_q,
+            middle, after, features, points, 1 / math.sqrt(share),
+            **short_chain(precision), **heads, precision=precision,
+        )  # fmt: skip
+        # Without weights all points count alike, which is a factor outside of the sum.
+        grams = g.new_empty(batch, cut.parts, share, width)
+        moments_within_heads[cut.parts, batch](
+            features, features, weights, grams, points, cut.steps, 1,
+            **weighted, **SUM, **heads, precision=exact(precision),
+        )  # fmt: skip
+        if weights is None:
+            grams /= points
+        ctx.save_for_backward(
+            g, weights, q, k, v, peak, total, context, middle, after, features,
+            norm, shift, norm_2, shift_2, b_1, *multiplied,
+        )  # fmt: skip
+        ctx.options = cut, share, precision
+        return after, features, grams
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        from ono.nn import lower_triton as kernels
+
+        (
+            g, weights, q, k, v, peak, total, context, middle, after, features,
+            norm, shift, norm_2, shift_2, b_1, w_qkv, w_out, w_1, w_2, w_q,
+        ) = ctx.saved_tensors  # fmt: skip
+        cut, share, precision = ctx.options
+        d_after, d_features, d_grams = gradients
+        batch, points, width = g.shape
+        rows = batch * points
+        weighted = {"weighted": weights is not None}
+        heads = {"share": share, "width": width}
+        # All parts have the same gradient: they are only added. Both sides of ĝᵀĝ meet ĝ.
+        d_gram = d_grams[:, 0].unflatten(-1, (-1, share))
+        d_gram = (d_gram + d_gram.transpose(1, 3)).contiguous()
+        d_x, d_g = torch.empty_like(g), torch.empty_like(g)
+        left = g.new_empty(7, rows, width, dtype=stored(precision))
+        right = g.new_empty(5, rows, width, dtype=stored(precision))
+        kernels.lower_features_backward[cut.tiles, batch](
+            d_after.contiguous(), d_features.contiguous(), d_gram, weights, after, features, w_q,
+            d_x, left, right, points, rows,
+            **weighted, **LONG_CHAIN, **heads, precision=precision, wide=wide(precision),
+        )  # fmt: skip
+        d_middle, norms_2 = feed_forward_back(
+            d_x, middle, (norm_2, shift_2, w_1, b_1, w_2), left[4:6], right[2:4], precision
+        )
+        d_contexts = g.new_empty(batch, cut.tiles, share, width)
+        kernels.lower_mix_backward[cut.tiles, batch](
+            d_middle, q, context, w_out, d_contexts, left, right, points, rows,
+            1 / math.sqrt(share), **LONG_CHAIN, **heads, precision=precision,
+        )  # fmt: skip
+        d_context, mean = torch.empty_like(context), torch.empty_like(peak)
+        kernels.lower_merge_backward[width // share, batch](
+            d_contexts, context, total, d_context, mean, cut.tiles, at_once=16, **heads
+        )
+        norms = g.new_empty(batch * cut.tiles, 2, width)
+        kernels.lower_in_backward[cut.tiles, batch](
+            d_middle, d_context, weights, g, k, v, peak, mean, norm, shift, w_qkv,
+            d_g, norms, left, right, points, rows, **weighted, **LONG_CHAIN, **heads,
+            precision=precision,
+        )  # fmt: skip
+        products = products_of(left, right, 2, precision)
+        total, (d_norm, d_shift), (d_norm_2, d_shift_2) = add_up_all(products, norms, norms_2)
+        matrices, biases = total[:, :width], total[:, width]
+        return (
+            d_g, None, None, None, None,
+            d_norm, d_shift, matrices[:3].reshape(-1, width), matrices[3], biases[3],
+            d_norm_2, d_shift_2, matrices[4], biases[4], matrices[5], biases[5],
+            matrices[6], biases[6],
+        )  # fmt: skip
