@@ -188,7 +188,7 @@ def execution(recipe: Recipe, step: Step, source: Source) -> OneByOne | Captured
     captured = choice == "captured" or (choice == "auto" and resident)
     compiled = recipe.train.compile
     if compiled is None:
-        compiled = captured and _is_long(recipe, source)
+        compiled = captured and not step.fused and _is_long(recipe, source)
     if compiled or choice == "compiled":
         # Fused kernels stay as they are: there the graph has gaps.
         step.losses = torch.compile(step.losses, fullgraph=not step.fused, dynamic=False)
