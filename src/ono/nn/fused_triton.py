@@ -166,6 +166,25 @@ def moments_within_heads(
 
 
 @triton.jit
+def own_points(points, tile: tl.constexpr, width: tl.constexpr):
+    """Return the sample and the points of this program, where they lie, and which there are."""
+    sample = tl.program_id(1).to(tl.int64)
+    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
+    at = (sample * points + row)[:, None] * width + column[None, :]
+    inside = (row < points)[:, None] & (column < width)[None, :]
+    return sample, row, at, inside
+
+
+@triton.jit
+def point_weights(weights, sample, row, points, weighted: tl.constexpr, tile: tl.constexpr):
+    """Return how much the points of a tile count: as they are weighted, or all alike."""
+    if weighted:
+        return tl.load(weights + sample * points + row, mask=row < points, other=0.0)
+    else:
+        return tl.full((tile,), 1.0, tl.float32) / points
+
+
+@triton.jit
 def normalised(x, width: tl.constexpr):
     """Return x with zero mean and unit variance over channels, and the factor that did it."""
     centred = x - (tl.sum(x, 1) / width)[:, None]

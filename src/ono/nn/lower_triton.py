@@ -25,7 +25,9 @@ from ono.nn.fused_triton import (
     head_sums,
     norm_backward,
     normalised,
+    own_points,
     plain,
+    point_weights,
     product,
     store_within_heads,
     turned,
@@ -49,10 +51,8 @@ def lower_in(
     precision: tl.constexpr,
 ):
     """Project to q, k and v."""
-    sample = tl.program_id(1).to(tl.int64)
-    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
-    at = (sample * points + row)[:, None] * width + column[None, :]
-    inside = (row < points)[:, None] & (column < width)[None, :]
+    _, _, at, inside = own_points(points, tile, width)
+    column = tl.arange(0, width)
     kind = q.dtype.element_ty
     unit, _ = normalised(tl.load(g + at, mask=inside, other=0.0), width)
     x = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
@@ -172,10 +172,8 @@ def lower_out(
     precision: tl.constexpr,
 ):
     """Add the attention, add the FFN, project to ĝ."""
-    sample = tl.program_id(1).to(tl.int64)
-    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
-    at = (sample * points + row)[:, None] * width + column[None, :]
-    inside = (row < points)[:, None] & (column < width)[None, :]
+    sample, _, at, inside = own_points(points, tile, width)
+    column = tl.arange(0, width)
     query = tl.load(q + at, mask=inside, other=0.0).to(tl.float32)
     soft = head_softmax(query, share, tile, width)
     context += sample * share * width
@@ -211,17 +209,11 @@ def lower_features_backward(
     wide: tl.constexpr,
 ):
     """Go back through <ĝ, ĝ> and w_Q to g; left 6 is dĝ, right 4 is g."""
-    sample = tl.program_id(1).to(tl.int64)
-    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
-    at = (sample * points + row)[:, None] * width + column[None, :]
-    inside = (row < points)[:, None] & (column < width)[None, :]
+    sample, row, at, inside = own_points(points, tile, width)
     plane = tl.cast(rows, tl.int64) * width
     kind = left.dtype.element_ty
     psi = tl.load(features + at, mask=inside, other=0.0)
-    if weighted:
-        weight = tl.load(weights + sample * points + row, mask=row < points, other=0.0)
-    else:
-        weight = tl.full((tile,), 1.0, tl.float32) / points
+    weight = point_weights(weights, sample, row, points, weighted, tile)
     d_gram += sample * share * width
     d_psi = product(psi * weight[:, None], whole(d_gram, share, width), wide)
     d_psi += tl.load(d_features + at, mask=inside, other=0.0)
@@ -254,10 +246,7 @@ def lower_mix_backward(
 
     left 0 is dq, left 3 is dg behind the attention, right 1 what the attention mixed.
     """
-    sample = tl.program_id(1).to(tl.int64)
-    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
-    at = (sample * points + row)[:, None] * width + column[None, :]
-    inside = (row < points)[:, None] & (column < width)[None, :]
+    sample, _, at, inside = own_points(points, tile, width)
     plane = tl.cast(rows, tl.int64) * width
     kind = left.dtype.element_ty
     context += sample * share * width
@@ -335,11 +324,9 @@ def lower_in_backward(
     precision: tl.constexpr,
 ):
     """Go back from q, k and v to g; left receives dk and dv, right what was projected."""
-    sample = tl.program_id(1).to(tl.int64)
-    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
-    at = (sample * points + row)[:, None] * width + column[None, :]
+    sample, row, at, inside = own_points(points, tile, width)
+    column = tl.arange(0, width)
     real = row < points
-    inside = real[:, None] & (column < width)[None, :]
     plane = tl.cast(rows, tl.int64) * width
     kind = left.dtype.element_ty
 

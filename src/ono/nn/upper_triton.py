@@ -18,6 +18,8 @@ from ono.nn.feed_forward_triton import feed_forward
 from ono.nn.fused_triton import (
     norm_backward,
     normalised,
+    own_points,
+    point_weights,
     product,
     product_with,
     store_parts,
@@ -52,10 +54,7 @@ def upper_moment(
         at = row[:, None] * width + column[None, :]
         x = tl.load(h + sample * points * width + at, mask=inside, other=0.0)
         psi = tl.load(features + source * points * width + at, mask=inside, other=0.0)
-        if weighted:
-            weight = tl.load(weights + source * points + row, mask=row < points, other=0.0)
-        else:
-            weight = tl.full((tile,), 1.0, tl.float32) / points
+        weight = point_weights(weights, source, row, points, weighted, tile)
         unit, _ = normalised(x, width)
         total += product(tl.trans(psi * weight[:, None]), unit * gamma + beta, exact)
     place = (sample * tl.num_programs(0) + part) * width
@@ -115,12 +114,9 @@ def upper_out(
     wide: tl.constexpr,
 ):
     """Add the attention, add the FFN."""
-    sample = tl.program_id(1).to(tl.int64)
-    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
-    inside = (row < points)[:, None] & (column < width)[None, :]
-    at = row[:, None] * width + column[None, :]
-    psi = tl.load(features + (sample // times) * points * width + at, mask=inside, other=0.0)
-    at += sample * points * width
+    sample, _, at, inside = own_points(points, tile, width)
+    features += (sample // times - sample) * points * width
+    psi = tl.load(features + at, mask=inside, other=0.0)
     x = tl.load(h + at, mask=inside, other=0.0)
     latent += sample * share * width
     plane = tl.num_programs(1).to(tl.int64) * share * width
@@ -198,17 +194,12 @@ def upper_moment_backward(
     wide: tl.constexpr,
 ):
     """Go back from the moment, and from what the points read, to h and ĝ."""
-    sample = tl.program_id(1).to(tl.int64)
+    sample, row, at, inside = own_points(points, tile, width)
+    column = tl.arange(0, width)
     source = sample // times
-    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
-    inside = (row < points)[:, None] & (column < width)[None, :]
-    at = row[:, None] * width + column[None, :]
-    psi = tl.load(features + source * points * width + at, mask=inside, other=0.0)
-    if weighted:
-        weight = tl.load(weights + source * points + row, mask=row < points, other=0.0)
-    else:
-        weight = tl.full((tile,), 1.0, tl.float32) / points
-    at += sample * points * width
+    features += (source - sample) * points * width
+    psi = tl.load(features + at, mask=inside, other=0.0)
+    weight = point_weights(weights, source, row, points, weighted, tile)
     samples = tl.num_programs(1).to(tl.int64)
     d_moment += sample * width * width
     plane = samples * width * width
