@@ -58,10 +58,10 @@ COLUMNS = {
         "× paper form, eager",
         "peak GiB",
     ),
-    "memory": ("options", "GiB"),
+    "memory": ("options", "GiB", "commit"),
     "memory_gpu": ("options", "GiB"),
-    "memory_errors": ("options", "test error", "CPU seconds"),
-    "memory_streaming": ("points taken", "points", "GiB", "bytes a point"),
+    "memory_errors": ("options", "test error", "CPU seconds", "commit"),
+    "memory_streaming": ("points taken", "points", "GiB", "bytes a point", "commit"),
     "memory_streaming_gpu": ("points taken", "points", "GiB", "bytes a point"),
     "cpu": (
         "recipe",
@@ -71,6 +71,7 @@ COLUMNS = {
         "compiled, samples/s",
         "eager, × paper form",
         "compiled, × paper form",
+        "commit",
     ),
 }
 REGION = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.S)

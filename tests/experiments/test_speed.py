@@ -133,6 +133,14 @@ def test_the_command_keeps_lines_and_goes_on_after_a_refusal(tmp_path: Path) -> 
     assert "% of floor" in " ".join(result.output.split())
 
 
+def test_nothing_measured_is_an_error_and_no_table() -> None:
+    words = ["speed", "elasticity/onoo", "--samples", "8", "--device", "cpu"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert "did you mean elasticity/ono" in result.output
+    assert "ms/step" not in result.output
+
+
 def test_the_published_form_is_measured_once_for_all_forms_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

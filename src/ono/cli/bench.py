@@ -77,6 +77,8 @@ def speed(
                         line["commit"] = commit
                     with lines.open("a") as file:
                         file.write(json.dumps(line) + "\n")
+    if not table.rows:  # everything was refused, and it was said why
+        raise typer.Exit(2)
     print_table(table)
 
 
@@ -175,4 +177,6 @@ def inference(
                         told = describe_device(choose_device(device))
                         with lines.open("a") as file:
                             file.write(json.dumps({**asdict(row), "device": told}) + "\n")
+    if not table.rows:  # everything was refused, and it was said why
+        raise typer.Exit(2)
     print_table(table)
