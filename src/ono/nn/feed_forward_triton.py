@@ -3,18 +3,20 @@
 import triton
 import triton.language as tl
 
-from ono.nn.fused_triton import gelu, norm_backward, normalised, plain, product, turned
+from ono.nn.fused_triton import gelu, linear, linear_backward, norm_backward, normalised
 
 
 @triton.jit
-def feed_forward(x, gamma, beta, w_1, b_1, w_2, b_2, width: tl.constexpr, precision: tl.constexpr):
+def feed_forward(
+    x, gamma, beta, w_1, b_1, w_2, b_2, apart, width: tl.constexpr, precision: tl.constexpr
+):
     """Return x + FFN(LN x) of a tile."""
     column = tl.arange(0, width)
     unit, _ = normalised(x, width)
     told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
-    hidden = product(told, turned(w_1, width), precision) + tl.load(b_1 + column)[None, :]
+    hidden = linear(told, w_1, apart, width, precision) + tl.load(b_1 + column)[None, :]
     active, _ = gelu(hidden)
-    grown = product(active, turned(w_2, width), precision) + tl.load(b_2 + column)[None, :]
+    grown = linear(active, w_2, apart, width, precision) + tl.load(b_2 + column)[None, :]
     return x + grown
 
 
@@ -27,6 +29,7 @@ def feed_forward_backward(
     w_1,
     b_1,
     w_2,
+    apart,
     d_before,
     norms,
     left,
@@ -45,20 +48,22 @@ def feed_forward_backward(
     inside = (row < rows)[:, None] & (column < width)[None, :]
     plane = tl.cast(rows, tl.int64) * width
     kind = left.dtype.element_ty
-    d_x = tl.load(d_after + at, mask=inside, other=0.0)
-    tl.store(left + plane + at, d_x.to(kind), mask=inside)
-    unit, factor = normalised(tl.load(before + at, mask=inside, other=0.0), width)
-    gamma = tl.load(gamma + column)[None, :]
-    told = unit * gamma + tl.load(beta + column)[None, :]
+    unit, _ = normalised(tl.load(before + at, mask=inside, other=0.0), width)
+    told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
     tl.store(right + at, told.to(kind), mask=inside)
-    hidden = product(told, turned(w_1, width), precision) + tl.load(b_1 + column)[None, :]
+    hidden = linear(told, w_1, apart, width, precision) + tl.load(b_1 + column)[None, :]
     active, slope = gelu(hidden)
     tl.store(right + plane + at, active.to(kind), mask=inside)
-    d_hidden = product(d_x, plain(w_2, width), precision) * slope
+    d_x = tl.load(d_after + at, mask=inside, other=0.0)
+    tl.store(left + plane + at, d_x.to(kind), mask=inside)
+    d_hidden = linear_backward(d_x, w_2, apart, width, precision) * slope
     tl.store(left + at, d_hidden.to(kind), mask=inside)
-    d_told = product(d_hidden, plain(w_1, width), precision)
+    d_told = linear_backward(d_hidden, w_1, apart, width, precision)
+    # Read and computed anew: kept, they would not fit the registers.
+    unit, factor = normalised(tl.load(before + at, mask=inside, other=0.0), width)
     place = tl.program_id(0) * 2 * width + column
     tl.store(norms + place, tl.sum(d_told * unit, 0))
     tl.store(norms + place + width, tl.sum(d_told, 0))
-    d_x += norm_backward(d_told * gamma, unit, factor, width)
+    d_x = norm_backward(d_told * tl.load(gamma + column)[None, :], unit, factor, width)
+    d_x += tl.load(d_after + at, mask=inside, other=0.0)
     tl.store(d_before + at, d_x, mask=inside)

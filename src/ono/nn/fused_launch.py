@@ -23,6 +23,7 @@ SUM = {"tile": 64, "num_warps": 8, "num_stages": 2}
 # Programs that keep an H200 busy; results of so many are added afterwards, so not many more.
 PROGRAMS = 264
 _MOST_PARTS = 64
+_SPLIT = {"bf16": 1, "bf16x3": 2}
 _MOST_ROWS = 512
 
 
@@ -43,12 +44,18 @@ def ambient_precision(device: torch.device) -> str:
 
 
 def operands(weights: Sequence[Tensor], precision: str) -> list[Tensor]:
-    """Return weights as the kernels multiply with them: rounded once, not by every program."""
-    if precision != "bf16":
-        return [weight.detach() for weight in weights]
-    flat = torch.cat([weight.detach().flatten() for weight in weights]).bfloat16()
-    parts = flat.split([weight.numel() for weight in weights])
-    return [part.view_as(weight) for part, weight in zip(parts, weights, strict=True)]
+    """Return weights as the kernels multiply with them: split once, not by every program.
+
+    Each is the sum over its first axis. All are as far apart there: they share one tensor.
+    """
+    flat = torch.cat([weight.detach().flatten() for weight in weights])
+    parts = []
+    for _ in range(_SPLIT.get(precision, 3)):
+        parts.append(flat.bfloat16())
+        flat = flat - parts[-1]
+    sizes = [weight.numel() for weight in weights]
+    split = torch.stack(parts).split(sizes, 1)
+    return [part.unflatten(1, weight.shape) for part, weight in zip(split, weights, strict=True)]
 
 
 def exact(precision: str) -> str:
@@ -106,7 +113,7 @@ def feed_forward_back(
     tiles = -(-rows // LONG_CHAIN["tile"])
     d_before, norms = torch.empty_like(before), before.new_empty(tiles, 2, width)
     feed_forward_backward[tiles,](
-        d_after, before, *parameters, d_before, norms, left, right, rows,
+        d_after, before, *parameters, parameters[-1].stride(0), d_before, norms, left, right, rows,
         **LONG_CHAIN, width=width, precision=precision,
     )  # fmt: skip
     return d_before, norms
@@ -140,7 +147,7 @@ def add_up_all(*arrays: Tensor) -> list[Tensor]:
     for array, total in zip(few, sums, strict=True):
         told += [array, total, len(array), total.numel()]
     told += [few[0], sums[0], 0, 0] * (4 - len(few))
-    width = 512
+    width = 64
     blocks = sum(-(-total.numel() // width) for total in sums)
-    add_up[blocks,](*told, at_once=16, width=width, num_warps=4)
+    add_up[blocks,](*told, at_once=64, width=width, num_warps=4)
     return sums

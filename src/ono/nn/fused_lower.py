@@ -90,6 +90,7 @@ class _Lower(torch.autograd.Function):
 
         norm, shift, _, _, b_out, norm_2, shift_2, _, b_1, _, b_2, _, b_q = parameters
         w_qkv, w_out, w_1, w_2, w_q = multiplied
+        apart = w_q.stride(0)
         g, weights = g.contiguous(), None if weights is None else weights.contiguous()
         batch, points, width = g.shape
         cut = Cut.of(batch, points)
@@ -97,8 +98,9 @@ class _Lower(torch.autograd.Function):
         heads = {"share": share, "width": width}
         q, k, v = (torch.empty_like(g, dtype=stored(precision)) for _ in range(3))
         kernels.lower_in[cut.tiles, batch](
-            g, norm, shift, w_qkv, q, k, v, points, **LONG_CHAIN, width=width, precision=precision
-        )
+            g, norm, shift, w_qkv, apart, q, k, v, points,
+            **LONG_CHAIN, width=width, precision=precision,
+        )  # fmt: skip
         peaks, totals = (g.new_empty(batch, cut.parts, width) for _ in range(2))
         contexts = g.new_empty(batch, cut.parts, share, width)
         kernels.lower_context[cut.parts, batch](
@@ -106,7 +108,7 @@ class _Lower(torch.autograd.Function):
             **weighted, **SUM, **heads, precision=precision,
         )  # fmt: skip
         peak, total = (g.new_empty(batch, width) for _ in range(2))
-        context = g.new_empty(batch, share, width)
+        context = g.new_empty(3, batch, share, width, dtype=torch.bfloat16)
         at_once = 1 << (cut.parts - 1).bit_length()
         kernels.lower_merge[width // share, batch](
             peaks, totals, contexts, peak, total, context, cut.parts, parts_at_once=at_once, **heads
@@ -114,7 +116,7 @@ class _Lower(torch.autograd.Function):
         middle, after, features = (torch.empty_like(g) for _ in range(3))
         kernels.lower_out[cut.tiles, batch](
             g, q, context, w_out, b_out, norm_2, shift_2, w_1, b_1, w_2, b_2, w_q, b_q,
-            middle, after, features, points, 1 / math.sqrt(share),
+            apart, middle, after, features, points, 1 / math.sqrt(share),
             **short_chain(precision), **heads, precision=precision,
         )  # fmt: skip
         # Without weights all points count alike, which is a factor outside of the sum.
@@ -142,6 +144,7 @@ class _Lower(torch.autograd.Function):
             norm, shift, norm_2, shift_2, b_1, w_qkv, w_out, w_1, w_2, w_q,
         ) = ctx.saved_tensors  # fmt: skip
         cut, share, precision = ctx.options
+        apart = w_q.stride(0)
         d_after, d_features, d_grams = gradients
         batch, points, width = g.shape
         rows = batch * points
@@ -155,7 +158,7 @@ class _Lower(torch.autograd.Function):
         right = g.new_empty(5, rows, width, dtype=stored(precision))
         kernels.lower_features_backward[cut.tiles, batch](
             d_after.contiguous(), d_features.contiguous(), d_gram, weights, after, features, w_q,
-            d_x, left, right, points, rows,
+            apart, d_x, left, right, points, rows,
             **weighted, **LONG_CHAIN, **heads, precision=precision, wide=wide(precision),
         )  # fmt: skip
         d_middle, norms_2 = feed_forward_back(
@@ -163,7 +166,7 @@ class _Lower(torch.autograd.Function):
         )
         d_contexts = g.new_empty(batch, cut.tiles, share, width)
         kernels.lower_mix_backward[cut.tiles, batch](
-            d_middle, q, context, w_out, d_contexts, left, right, points, rows,
+            d_middle, q, context, w_out, apart, d_contexts, left, right, points, rows,
             1 / math.sqrt(share), **LONG_CHAIN, **heads, precision=precision,
         )  # fmt: skip
         d_context, mean = torch.empty_like(context), torch.empty_like(peak)
@@ -173,7 +176,7 @@ class _Lower(torch.autograd.Function):
         norms = g.new_empty(batch * cut.tiles, 2, width)
         kernels.lower_in_backward[cut.tiles, batch](
             d_middle, d_context, weights, g, k, v, peak, mean, norm, shift, w_qkv,
-            d_g, norms, left, right, points, rows, **weighted, **LONG_CHAIN, **heads,
+            apart, d_g, norms, left, right, points, rows, **weighted, **LONG_CHAIN, **heads,
             precision=precision,
         )  # fmt: skip
         products = products_of(left, right, 2, precision)

@@ -91,25 +91,43 @@ def table(parts, share: tl.constexpr, width: tl.constexpr, form: tl.constexpr):
 def product_with(
     a,
     parts,
-    plane,
+    apart,
     share: tl.constexpr,
     width: tl.constexpr,
     form: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """Return the product with a matrix that is stored as the sum of three bfloat16 ones."""
+    """Return the product with a matrix stored as a sum of bfloat16 ones, so far apart."""
     b_1 = table(parts, share, width, form)
     if precision == "bf16":
         return tl.dot(a.to(tl.bfloat16), b_1)
     else:
-        b_2 = table(parts + plane, share, width, form)
+        b_2 = table(parts + apart, share, width, form)
+        a_1, a = cut(a)
         if precision == "bf16x3":
-            a_1, a = cut(a)
             return tl.dot(a_1, b_1, tl.dot(a_1, b_2, tl.dot(a.to(tl.bfloat16), b_1)))
         else:
-            b_3 = table(parts + 2 * plane, share, width, form)
-            b = b_1.to(tl.float32) + (b_2.to(tl.float32) + b_3.to(tl.float32))
-            return product(a, b, precision)
+            b_3 = table(parts + 2 * apart, share, width, form)
+            if precision == "ieee":
+                b = b_1.to(tl.float32) + (b_2.to(tl.float32) + b_3.to(tl.float32))
+                return product(a_1.to(tl.float32) + a, b, precision)
+            else:
+                a_2, a = cut(a)
+                small = tl.dot(a_2, b_2, tl.dot(a.to(tl.bfloat16), b_1))
+                small = tl.dot(a_1, b_3, small)
+                return tl.dot(a_1, b_1, tl.dot(a_1, b_2, tl.dot(a_2, b_1, small)))
+
+
+@triton.jit
+def linear(x, weight, apart, width: tl.constexpr, precision: tl.constexpr):
+    """Return what a linear layer makes of x, without its bias."""
+    return product_with(x, weight, apart, width, width, "turned", precision)
+
+
+@triton.jit
+def linear_backward(gradient, weight, apart, width: tl.constexpr, precision: tl.constexpr):
+    """Return the gradient before a linear layer from that behind it."""
+    return product_with(gradient, weight, apart, width, width, "plain", precision)
 
 
 @triton.jit
@@ -121,6 +139,13 @@ def store_parts(parts, plane, at, x):
     tl.store(parts + at, x_1)
     tl.store(parts + plane + at, x_2)
     tl.store(parts + 2 * plane + at, (x - x_2.to(tl.float32)).to(tl.bfloat16))
+
+
+@triton.jit
+def load_parts(parts, plane, at):
+    """Load float32 numbers that were stored so."""
+    small = tl.load(parts + plane + at).to(tl.float32) + tl.load(parts + 2 * plane + at)
+    return tl.load(parts + at) + small
 
 
 @triton.jit

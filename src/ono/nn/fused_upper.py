@@ -101,7 +101,8 @@ class _Upper(torch.autograd.Function):
         )
         middle, after = torch.empty_like(h), torch.empty_like(h)
         kernels.upper_out[cut.tiles, samples](
-            h, features, latent, norm_2, shift_2, w_1, b_1, w_2, b_2, middle, after, points, times,
+            h, features, latent, norm_2, shift_2, w_1, b_1, w_2, b_2,
+            w_2.stride(0), middle, after, points, times,
             **short_chain(precision), **heads, precision=precision, wide=wide(precision),
         )  # fmt: skip
         ctx.save_for_backward(

@@ -23,16 +23,18 @@ from ono.nn.fused_triton import (
     _LOWEST,
     head_softmax,
     head_sums,
+    linear,
+    linear_backward,
+    load_parts,
     norm_backward,
     normalised,
     own_points,
-    plain,
     point_weights,
     product,
+    product_with,
+    store_parts,
     store_within_heads,
-    turned,
     whole,
-    whole_turned,
 )
 
 
@@ -42,6 +44,7 @@ def lower_in(
     gamma,
     beta,
     w_qkv,
+    apart,
     q,
     k,
     v,
@@ -56,11 +59,11 @@ def lower_in(
     kind = q.dtype.element_ty
     unit, _ = normalised(tl.load(g + at, mask=inside, other=0.0), width)
     x = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
-    tl.store(q + at, product(x, turned(w_qkv, width), precision).to(kind), mask=inside)
+    tl.store(q + at, linear(x, w_qkv, apart, width, precision).to(kind), mask=inside)
     w_qkv += width * width
-    tl.store(k + at, product(x, turned(w_qkv, width), precision).to(kind), mask=inside)
+    tl.store(k + at, linear(x, w_qkv, apart, width, precision).to(kind), mask=inside)
     w_qkv += width * width
-    tl.store(v + at, product(x, turned(w_qkv, width), precision).to(kind), mask=inside)
+    tl.store(v + at, linear(x, w_qkv, apart, width, precision).to(kind), mask=inside)
 
 
 @triton.jit(do_not_specialize=["points", "steps"])
@@ -143,7 +146,7 @@ def lower_merge(
     tl.store(peak + sample * width + head * share + inner, top)
     tl.store(total + sample * width + head * share + inner, sums)
     at = (sample * share + inner)[:, None] * width + head * share + own[None, :]
-    tl.store(context + at, mixed / sums[:, None])
+    store_parts(context, tl.num_programs(1).to(tl.int64) * share * width, at, mixed / sums[:, None])
 
 
 @triton.jit(do_not_specialize=["points"])
@@ -161,6 +164,7 @@ def lower_out(
     b_2,
     w_q,
     b_q,
+    apart,
     middle,
     after,
     features,
@@ -177,13 +181,14 @@ def lower_out(
     query = tl.load(q + at, mask=inside, other=0.0).to(tl.float32)
     soft = head_softmax(query, share, tile, width)
     context += sample * share * width
-    mixed = product(soft, whole(context, share, width), precision) * scale
+    all_contexts = tl.num_programs(1).to(tl.int64) * share * width
+    mixed = product_with(soft, context, all_contexts, share, width, "whole", precision) * scale
     x = tl.load(g + at, mask=inside, other=0.0)
-    x += product(mixed, turned(w_out, width), precision) + tl.load(b_out + column)[None, :]
+    x += linear(mixed, w_out, apart, width, precision) + tl.load(b_out + column)[None, :]
     tl.store(middle + at, x, mask=inside)
-    x = feed_forward(x, gamma, beta, w_1, b_1, w_2, b_2, width, precision)
+    x = feed_forward(x, gamma, beta, w_1, b_1, w_2, b_2, apart, width, precision)
     tl.store(after + at, x, mask=inside)
-    x = product(x, turned(w_q, width), precision) + tl.load(b_q + column)[None, :]
+    x = linear(x, w_q, apart, width, precision) + tl.load(b_q + column)[None, :]
     tl.store(features + at, x, mask=inside)
 
 
@@ -196,6 +201,7 @@ def lower_features_backward(
     after,
     features,
     w_q,
+    apart,
     d_x,
     left,
     right,
@@ -218,11 +224,11 @@ def lower_features_backward(
     d_psi = product(psi * weight[:, None], whole(d_gram, share, width), wide)
     d_psi += tl.load(d_features + at, mask=inside, other=0.0)
     tl.store(left + 6 * plane + at, d_psi.to(kind), mask=inside)
-    grown = tl.load(after + at, mask=inside, other=0.0)
-    tl.store(right + 4 * plane + at, grown.to(kind), mask=inside)
-    total = product(d_psi, plain(w_q, width), precision)
+    total = linear_backward(d_psi, w_q, apart, width, precision)
     total += tl.load(d_after + at, mask=inside, other=0.0)
     tl.store(d_x + at, total, mask=inside)
+    grown = tl.load(after + at, mask=inside, other=0.0)
+    tl.store(right + 4 * plane + at, grown.to(kind), mask=inside)
 
 
 @triton.jit(do_not_specialize=["points", "rows"])
@@ -231,6 +237,7 @@ def lower_mix_backward(
     q,
     context,
     w_out,
+    apart,
     d_contexts,
     left,
     right,
@@ -253,17 +260,18 @@ def lower_mix_backward(
 
     query = tl.load(q + at, mask=inside, other=0.0).to(tl.float32)
     soft = head_softmax(query, share, tile, width)
-    mixed = product(soft, whole(context, share, width), precision) * scale
+    all_contexts = tl.num_programs(1).to(tl.int64) * share * width
+    mixed = product_with(soft, context, all_contexts, share, width, "whole", precision) * scale
     tl.store(right + plane + at, mixed.to(kind), mask=inside)
     d_x = tl.load(d_middle + at, mask=inside, other=0.0)
     tl.store(left + 3 * plane + at, d_x.to(kind), mask=inside)
-    d_mixed = product(d_x, plain(w_out, width), precision) * scale
+    d_mixed = linear_backward(d_x, w_out, apart, width, precision) * scale
+    d_soft = product_with(d_mixed, context, all_contexts, share, width, "whole_turned", precision)
+    d_query = soft * (d_soft - head_sums(soft * d_soft, share, tile, width))
+    tl.store(left + at, d_query.to(kind), mask=inside)
     d_contexts += (sample * tl.num_programs(0) + tl.program_id(0)) * share * width
     d_table = product(tl.trans(soft), d_mixed, precision)
     store_within_heads(d_contexts, d_table, share, width)
-    d_soft = product(d_mixed, whole_turned(context, share, width), precision)
-    d_query = soft * (d_soft - head_sums(soft * d_soft, share, tile, width))
-    tl.store(left + at, d_query.to(kind), mask=inside)
 
 
 @triton.jit(do_not_specialize=["tiles"])
@@ -293,9 +301,25 @@ def lower_merge_backward(
         sums += tl.sum(tl.load(d_contexts + some, mask=there, other=0.0), 0)
     place = sample * width + head * share + inner
     sums = sums / tl.load(total + place)[:, None]
-    tl.store(d_context + sample * share * width + block, sums)
-    known = tl.load(context + sample * share * width + block)
+    block += sample * share * width
+    all_contexts = tl.num_programs(1).to(tl.int64) * share * width
+    store_parts(d_context, all_contexts, block, sums)
+    known = load_parts(context, all_contexts, block)
     tl.store(mean + place, tl.sum(sums * known, 1))
+
+
+@triton.jit
+def raised_keys(
+    at, inside, peak, weights, sample, row, points, weighted: tl.constexpr, width: tl.constexpr
+):
+    """Return exp(k) of a tile, as weighted, with the largest k of all points taken off."""
+    key = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    raised = tl.exp(key - tl.load(peak + tl.arange(0, width))[None, :])
+    if weighted:
+        weight = tl.load(weights + sample * points + row, mask=row < points, other=0.0)
+        return tl.where((weight > 0)[:, None], raised * weight[:, None], 0.0)
+    else:
+        return tl.where((row < points)[:, None], raised, 0.0)
 
 
 @triton.jit(do_not_specialize=["points", "rows"])
@@ -311,6 +335,7 @@ def lower_in_backward(
     gamma,
     beta,
     w_qkv,
+    apart,
     d_g,
     norms,
     left,
@@ -326,29 +351,26 @@ def lower_in_backward(
     """Go back from q, k and v to g; left receives dk and dv, right what was projected."""
     sample, row, at, inside = own_points(points, tile, width)
     column = tl.arange(0, width)
-    real = row < points
     plane = tl.cast(rows, tl.int64) * width
     kind = left.dtype.element_ty
 
-    key = tl.load(k + at, mask=inside, other=0.0).to(tl.float32)
-    if weighted:
-        weight = tl.load(weights + sample * points + row, mask=real, other=0.0)
-        real = weight > 0
-    raised = tl.exp(key - tl.load(peak + sample * width + column)[None, :])
-    raised = tl.where(real[:, None], raised, 0.0)
-    if weighted:
-        raised = raised * weight[:, None]
     d_context += sample * share * width
+    all_contexts = tl.num_programs(1).to(tl.int64) * share * width
     mean = tl.load(mean + sample * width + column)[None, :]
-    value = tl.load(v + at, mask=inside, other=0.0)
-    d_key = raised * (product(value, whole_turned(d_context, share, width), precision) - mean)
+    peak += sample * width
+    value = tl.load(v + at, mask=inside, other=0.0).to(tl.float32)
+    rise = product_with(value, d_context, all_contexts, share, width, "whole_turned", precision)
+    raised = raised_keys(k + at, inside, peak, weights, sample, row, points, weighted, width)
+    d_key = raised * (rise - mean)
     tl.store(left + plane + at, d_key.to(kind), mask=inside)
-    d_told = product(d_key, plain(w_qkv + width * width, width), precision)
-    d_value = product(raised, whole(d_context, share, width), precision)
+    d_told = linear_backward(d_key, w_qkv + width * width, apart, width, precision)
+    # Read and computed anew, here and below: kept, they would not fit the registers.
+    raised = raised_keys(k + at, inside, peak, weights, sample, row, points, weighted, width)
+    d_value = product_with(raised, d_context, all_contexts, share, width, "whole", precision)
     tl.store(left + 2 * plane + at, d_value.to(kind), mask=inside)
-    d_told += product(d_value, plain(w_qkv + 2 * width * width, width), precision)
+    d_told += linear_backward(d_value, w_qkv + 2 * width * width, apart, width, precision)
     d_query = tl.load(left + at, mask=inside, other=0.0).to(tl.float32)
-    d_told += product(d_query, plain(w_qkv, width), precision)
+    d_told += linear_backward(d_query, w_qkv, apart, width, precision)
 
     unit, factor = normalised(tl.load(g + at, mask=inside, other=0.0), width)
     gamma = tl.load(gamma + column)[None, :]
@@ -357,6 +379,6 @@ def lower_in_backward(
     place = (sample * tl.num_programs(0) + tl.program_id(0)) * 2 * width + column
     tl.store(norms + place, tl.sum(d_told * unit, 0))
     tl.store(norms + place + width, tl.sum(d_told, 0))
-    d_x = tl.load(d_middle + at, mask=inside, other=0.0)
-    d_x += norm_backward(d_told * gamma, unit, factor, width)
+    d_x = norm_backward(d_told * gamma, unit, factor, width)
+    d_x += tl.load(d_middle + at, mask=inside, other=0.0)
     tl.store(d_g + at, d_x, mask=inside)

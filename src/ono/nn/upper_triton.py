@@ -103,6 +103,7 @@ def upper_out(
     b_1,
     w_2,
     b_2,
+    apart,
     middle,
     after,
     points,
@@ -122,7 +123,7 @@ def upper_out(
     plane = tl.num_programs(1).to(tl.int64) * share * width
     x += product_with(psi, latent, plane, share, width, "whole", wide)
     tl.store(middle + at, x, mask=inside)
-    x = feed_forward(x, gamma, beta, w_1, b_1, w_2, b_2, width, precision)
+    x = feed_forward(x, gamma, beta, w_1, b_1, w_2, b_2, apart, width, precision)
     tl.store(after + at, x, mask=inside)
 
 
@@ -198,23 +199,25 @@ def upper_moment_backward(
     column = tl.arange(0, width)
     source = sample // times
     features += (source - sample) * points * width
-    psi = tl.load(features + at, mask=inside, other=0.0)
-    weight = point_weights(weights, source, row, points, weighted, tile)
+    weight = point_weights(weights, source, row, points, weighted, tile)[:, None]
+    gamma = tl.load(gamma + column)[None, :]
     samples = tl.num_programs(1).to(tl.int64)
     d_moment += sample * width * width
-    plane = samples * width * width
-    d_told = product_with(psi * weight[:, None], d_moment, plane, share, width, "plain", wide)
-    unit, factor = normalised(tl.load(h + at, mask=inside, other=0.0), width)
-    gamma = tl.load(gamma + column)[None, :]
-    told = (unit * gamma + tl.load(beta + column)[None, :]) * weight[:, None]
-    d_psi = product_with(told, d_moment, plane, share, width, "turned", wide)
-    d_x = tl.load(d_middle + at, mask=inside, other=0.0)
     latent += sample * share * width
-    plane = samples * share * width
-    d_psi += product_with(d_x, latent, plane, share, width, "whole_turned", wide)
+    all_moments, all_latents = samples * width * width, samples * share * width
+    unit, _ = normalised(tl.load(h + at, mask=inside, other=0.0), width)
+    told = (unit * gamma + tl.load(beta + column)[None, :]) * weight
+    d_psi = product_with(told, d_moment, all_moments, share, width, "turned", wide)
+    d_x = tl.load(d_middle + at, mask=inside, other=0.0)
+    d_psi += product_with(d_x, latent, all_latents, share, width, "whole_turned", wide)
     tl.store(d_features + at, d_psi, mask=inside)
+    psi = tl.load(features + at, mask=inside, other=0.0) * weight
+    d_told = product_with(psi, d_moment, all_moments, share, width, "plain", wide)
+    # Read and computed anew: kept, they would not fit the registers.
+    unit, factor = normalised(tl.load(h + at, mask=inside, other=0.0), width)
     place = (sample * tl.num_programs(0) + tl.program_id(0)) * 2 * width + column
     tl.store(norms + place, tl.sum(d_told * unit, 0))
     tl.store(norms + place + width, tl.sum(d_told, 0))
-    d_x += norm_backward(d_told * gamma, unit, factor, width)
+    d_x = norm_backward(d_told * gamma, unit, factor, width)
+    d_x += tl.load(d_middle + at, mask=inside, other=0.0)
     tl.store(d_h + at, d_x, mask=inside)

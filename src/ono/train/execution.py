@@ -190,6 +190,8 @@ def execution(recipe: Recipe, step: Step, source: Source) -> OneByOne | Captured
     if compiled is None:
         compiled = captured and not step.fused and _is_long(recipe, source)
     if compiled or choice == "compiled":
+        # What was compiled for other runs of this process would count against a limit of dynamo.
+        torch.compiler.reset()
         # Fused kernels stay as they are: there the graph has gaps.
         step.losses = torch.compile(step.losses, fullgraph=not step.fused, dynamic=False)
     if captured and isinstance(source, Resident):
