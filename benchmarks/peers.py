@@ -122,7 +122,7 @@ def speed(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
                 "model": model,
                 "parameters": f"{cost.parameters:,}",
                 "batch": cost.batch,
-                "step": f"{cost.form} {cost.precision}",
+                "step": f"{cost.form} {cost.precision} {cost.kernels}",
                 "ms/step": f"{cost.milliseconds:.2f}",
                 "samples/s": f"{cost.samples_per_second:.0f}",
                 "peak GiB": "" if peak is None else f"{peak / 2**30:.2f}",

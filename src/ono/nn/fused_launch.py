@@ -16,12 +16,12 @@ from torch import Tensor
 WIDTHS = (64, 128)
 """Channels for which a tile of points and a weight fit a multiprocessor."""
 
-# Measured on an H200. Chains of products hold tiles of points, sums over points hold a matrix.
+# Measured on an H200 (benchmarks/kernels.py). Chains hold tiles of points, sums hold a matrix.
 CHAIN = {"tile": 64, "num_warps": 4, "num_stages": 1}
-LONG_CHAIN = {"tile": 64, "num_warps": 8, "num_stages": 1}
-SUM = {"tile": 64, "num_warps": 8, "num_stages": 2}
+SUM = {"tile": 64, "num_warps": 8, "num_stages": 1}
+_MULTIPROCESSORS = 132
 # Programs that keep an H200 busy; results of so many are added afterwards, so not many more.
-PROGRAMS = 264
+_PROGRAMS = 2 * _MULTIPROCESSORS
 _MOST_PARTS = 64
 _SPLIT = {"bf16": 1, "bf16x3": 2}
 _MOST_ROWS = 512
@@ -83,14 +83,19 @@ class Cut(NamedTuple):
         Cut(tiles=16, parts=16, steps=1)
         """
         blocks = -(-points // SUM["tile"])
-        parts = min(max(PROGRAMS // samples, 1), _MOST_PARTS, blocks)
+        parts = min(max(_PROGRAMS // samples, 1), _MOST_PARTS, blocks)
         steps = -(-blocks // parts)
         return cls(-(-points // CHAIN["tile"]), -(-blocks // steps), steps)
 
 
-def short_chain(precision: str) -> dict[str, int]:
-    """Return the size of programs with few tiles to hold; split numbers make them many."""
-    return CHAIN if precision == "bf16" else LONG_CHAIN
+def chain(programs: int) -> dict[str, int]:
+    """Return the size of programs in a chain: larger if each has a multiprocessor for itself."""
+    return CHAIN | {"num_warps": 8} if programs <= _MULTIPROCESSORS else CHAIN
+
+
+def long_sum(steps: int) -> dict[str, int]:
+    """Return the size of programs that sum over so many tiles; many are read ahead."""
+    return SUM | {"num_stages": 3} if steps > 2 else SUM
 
 
 def stored(precision: str) -> torch.dtype:
@@ -110,11 +115,11 @@ def feed_forward_back(
     from ono.nn.feed_forward_triton import feed_forward_backward
 
     rows, width = left.shape[1:]
-    tiles = -(-rows // LONG_CHAIN["tile"])
+    tiles = -(-rows // CHAIN["tile"])
     d_before, norms = torch.empty_like(before), before.new_empty(tiles, 2, width)
     feed_forward_backward[tiles,](
         d_after, before, *parameters, parameters[-1].stride(0), d_before, norms, left, right, rows,
-        **LONG_CHAIN, width=width, precision=precision,
+        **chain(tiles), width=width, precision=precision,
     )  # fmt: skip
     return d_before, norms
 
@@ -125,7 +130,7 @@ def products_of(left: Tensor, right: Tensor, sharing: int, precision: str) -> Te
 
     pairs, rows, width = left.shape
     tile = SUM["tile"]
-    chunk = -(-rows // tile // max(PROGRAMS // 2 // pairs, 1)) * tile
+    chunk = -(-rows // tile // max(_MULTIPROCESSORS // pairs, 1)) * tile
     chunks = -(-rows // chunk)
     out = left.new_empty(chunks, pairs, width + 1, width, dtype=torch.float32)
     weight_gradients[pairs, chunks](

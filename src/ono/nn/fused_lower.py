@@ -13,15 +13,15 @@ from torch.autograd.function import once_differentiable
 
 from ono.nn.blocks import NNBlock
 from ono.nn.fused_launch import (
-    LONG_CHAIN,
+    CHAIN,
     SUM,
     Cut,
     add_up_all,
     ambient_precision,
+    chain,
     exact,
     feed_forward_back,
     products_of,
-    short_chain,
     stored,
     wide,
 )
@@ -74,6 +74,11 @@ def lower_block(
     return result
 
 
+def _context_size(precision: str) -> dict[str, int]:
+    """Return the size of programs that sum exp(k)ᵀ v; what is split needs more registers."""
+    return CHAIN | {"num_stages": 2} if precision == "bf16" else SUM
+
+
 class _Lower(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -94,18 +99,19 @@ class _Lower(torch.autograd.Function):
         g, weights = g.contiguous(), None if weights is None else weights.contiguous()
         batch, points, width = g.shape
         cut = Cut.of(batch, points)
+        size = chain(batch * cut.tiles)
         weighted = {"weighted": weights is not None}
         heads = {"share": share, "width": width}
         q, k, v = (torch.empty_like(g, dtype=stored(precision)) for _ in range(3))
         kernels.lower_in[cut.tiles, batch](
             g, norm, shift, w_qkv, apart, q, k, v, points,
-            **LONG_CHAIN, width=width, precision=precision,
+            **size, width=width, precision=precision,
         )  # fmt: skip
         peaks, totals = (g.new_empty(batch, cut.parts, width) for _ in range(2))
         contexts = g.new_empty(batch, cut.parts, share, width)
         kernels.lower_context[cut.parts, batch](
             k, v, weights, peaks, totals, contexts, points, cut.steps,
-            **weighted, **SUM, **heads, precision=precision,
+            **weighted, **_context_size(precision), **heads, precision=precision,
         )  # fmt: skip
         peak, total = (g.new_empty(batch, width) for _ in range(2))
         context = g.new_empty(3, batch, share, width, dtype=torch.bfloat16)
@@ -117,7 +123,7 @@ class _Lower(torch.autograd.Function):
         kernels.lower_out[cut.tiles, batch](
             g, q, context, w_out, b_out, norm_2, shift_2, w_1, b_1, w_2, b_2, w_q, b_q,
             apart, middle, after, features, points, 1 / math.sqrt(share),
-            **short_chain(precision), **heads, precision=precision,
+            **size, **heads, precision=precision,
         )  # fmt: skip
         # Without weights all points count alike, which is a factor outside of the sum.
         grams = g.new_empty(batch, cut.parts, share, width)
@@ -147,7 +153,7 @@ class _Lower(torch.autograd.Function):
         apart = w_q.stride(0)
         d_after, d_features, d_grams = gradients
         batch, points, width = g.shape
-        rows = batch * points
+        rows, size = batch * points, chain(batch * cut.tiles)
         weighted = {"weighted": weights is not None}
         heads = {"share": share, "width": width}
         # All parts have the same gradient: they are only added. Both sides of ĝᵀĝ meet ĝ.
@@ -159,7 +165,7 @@ class _Lower(torch.autograd.Function):
         kernels.lower_features_backward[cut.tiles, batch](
             d_after.contiguous(), d_features.contiguous(), d_gram, weights, after, features, w_q,
             apart, d_x, left, right, points, rows,
-            **weighted, **LONG_CHAIN, **heads, precision=precision, wide=wide(precision),
+            **weighted, **size, **heads, precision=precision, wide=wide(precision),
         )  # fmt: skip
         d_middle, norms_2 = feed_forward_back(
             d_x, middle, (norm_2, shift_2, w_1, b_1, w_2), left[4:6], right[2:4], precision
@@ -167,7 +173,7 @@ class _Lower(torch.autograd.Function):
         d_contexts = g.new_empty(batch, cut.tiles, share, width)
         kernels.lower_mix_backward[cut.tiles, batch](
             d_middle, q, context, w_out, apart, d_contexts, left, right, points, rows,
-            1 / math.sqrt(share), **LONG_CHAIN, **heads, precision=precision,
+            1 / math.sqrt(share), **size, **heads, precision=precision,
         )  # fmt: skip
         d_context, mean = torch.empty_like(context), torch.empty_like(peak)
         kernels.lower_merge_backward[width // share, batch](
@@ -176,7 +182,7 @@ class _Lower(torch.autograd.Function):
         norms = g.new_empty(batch * cut.tiles, 2, width)
         kernels.lower_in_backward[cut.tiles, batch](
             d_middle, d_context, weights, g, k, v, peak, mean, norm, shift, w_qkv,
-            apart, d_g, norms, left, right, points, rows, **weighted, **LONG_CHAIN, **heads,
+            apart, d_g, norms, left, right, points, rows, **weighted, **size, **heads,
             precision=precision,
         )  # fmt: skip
         products = products_of(left, right, 2, precision)

@@ -12,16 +12,15 @@ from torch.autograd.function import once_differentiable
 
 from ono.nn.blocks import OrthogonalBlock
 from ono.nn.fused_launch import (
-    LONG_CHAIN,
-    PROGRAMS,
+    CHAIN,
     SUM,
     Cut,
     add_up_all,
     ambient_precision,
     exact,
     feed_forward_back,
+    long_sum,
     products_of,
-    short_chain,
     stored,
     wide,
 )
@@ -92,7 +91,7 @@ class _Upper(torch.autograd.Function):
         moments = h.new_empty(samples, cut.parts, width, width)
         kernels.upper_moment[cut.parts, samples](
             h, features, weights, norm, shift, moments, points, cut.steps, times,
-            **weighted, **SUM, width=width, exact=exact(precision),
+            **weighted, **long_sum(cut.steps), width=width, exact=exact(precision),
         )  # fmt: skip
         moment = h.new_empty(samples, width, width)
         latent = h.new_empty(3, samples, share, width, dtype=torch.bfloat16)
@@ -103,7 +102,7 @@ class _Upper(torch.autograd.Function):
         kernels.upper_out[cut.tiles, samples](
             h, features, latent, norm_2, shift_2, w_1, b_1, w_2, b_2,
             w_2.stride(0), middle, after, points, times,
-            **short_chain(precision), **heads, precision=precision, wide=wide(precision),
+            **CHAIN, **heads, precision=precision, wide=wide(precision),
         )  # fmt: skip
         ctx.save_for_backward(
             h, features, kernel, weights, moment, latent, middle,
@@ -128,9 +127,6 @@ class _Upper(torch.autograd.Function):
         rows = samples * points
         weighted = {"weighted": weights is not None}
         heads = {"share": share, "width": width}
-        # Where there is work for all, programs of twice the size waste less of it.
-        chain = LONG_CHAIN if rows < PROGRAMS // 2 * 128 else {**LONG_CHAIN, "tile": 128}
-        tiles = -(-points // chain["tile"])
         left, right = (h.new_empty(2, rows, width, dtype=stored(precision)) for _ in range(2))
         d_middle, norms_2 = feed_forward_back(
             gradients[0].contiguous(), middle, (norm_2, shift_2, w_1, b_1, w_2), left, right,
@@ -148,10 +144,10 @@ class _Upper(torch.autograd.Function):
             at_once=16, **heads,
         )  # fmt: skip
         d_h, d_features = torch.empty_like(h), torch.empty_like(h)
-        norms = h.new_empty(samples * tiles, 2, width)
-        kernels.upper_moment_backward[tiles, samples](
+        norms = h.new_empty(samples * cut.tiles, 2, width)
+        kernels.upper_moment_backward[cut.tiles, samples](
             d_moment, d_middle, h, features, latent, weights, norm, shift, d_h, d_features, norms,
-            points, times, **weighted, **chain, **heads, wide=wide(precision),
+            points, times, **weighted, **CHAIN, **heads, wide=wide(precision),
         )  # fmt: skip
         products = products_of(left, right, 0, precision)
         total, (d_norm, d_shift), (d_norm_2, d_shift_2), rest = add_up_all(

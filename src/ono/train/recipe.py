@@ -108,7 +108,7 @@ class TrainRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     keep: int = Field(2, ge=2, description="latest checkpoints kept beside the best")
     nonfinite: str = Field("stop", description='"stop", or "skip:n" to tolerate n bad steps')
     device: str = Field("auto", description="auto, cpu or cuda")
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
     execution: Literal["auto", "eager", "compiled", "captured"] = Field(
         "auto", description="how steps are run; captured: one CUDA graph, if the data fits the GPU"
     )

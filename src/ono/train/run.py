@@ -164,7 +164,12 @@ def environment() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """Return the commit of ono's source tree, with "+" if changed; None when installed."""
+    """Return the commit of ono's source tree, with "+" if changed; None when installed.
+
+    Where the tree was copied without its history, ONO_COMMIT in the environment tells it.
+    """
+    if told := os.environ.get("ONO_COMMIT"):
+        return told
     here = Path(__file__).parents[1]
     try:
         run = [
