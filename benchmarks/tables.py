@@ -45,7 +45,7 @@ COLUMNS = {
         "ragged clouds",
     ),
     "peers": ("benchmark", "model", "parameters", "test error", "spread", "mean predictor"),
-    "speed": ("benchmark", "model", "parameters", "batch", "ms/step", "samples/s"),
+    "speed": ("benchmark", "model", "parameters", "batch", "ms/step", "samples/s", "peak GiB"),
     "quick": ("benchmark", "epochs", "trained in s", "test error", "mean predictor", "commit"),
     "steps": (
         "recipe",
