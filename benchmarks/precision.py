@@ -13,7 +13,7 @@ import json
 import multiprocessing
 import statistics
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -56,28 +56,31 @@ def main() -> None:
         for name in {case.partition("/")[0] for case in args.recipes}:
             make(benchmark(name), Path(folder) / name, size=args.size, device=device)
         with ProcessPoolExecutor(args.jobs, mp_context=context) as pool:
-            answers = {
-                case: [
-                    pool.submit(train, (*case, changes, seed, folder)) for seed in range(args.seeds)
-                ]
+            waiting = {
+                pool.submit(train, (*case, changes, seed, folder)): case
+                for seed in range(args.seeds)
                 for case in cases
             }
-            for (case, precision), waiting in answers.items():
-                errors = [answer.result() for answer in waiting]
-                line: dict[str, Any] = {
-                    "recipe": case,
-                    "precision": precision,
-                    "epochs": args.epochs,
-                    "seeds": len(errors),
-                    "test error": f"{statistics.mean(errors):.5f}",
-                    "spread": f"{max(errors) - min(errors):.5f}",
-                    "device": describe_device(device),
-                    "commit": args.commit,
-                }
-                print(json.dumps(line), flush=True)
-                if args.lines is not None:
-                    with args.lines.open("a") as file:
-                        file.write(json.dumps(line) + "\n")
+            found: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
+            for answer in as_completed(waiting):
+                (case, precision), errors = waiting[answer], found[waiting[answer]]
+                errors.append(answer.result())
+                print(f"{case} {precision}: {errors[-1]:.5f}", flush=True)
+    for (case, precision), errors in found.items():
+        line: dict[str, Any] = {
+            "recipe": case,
+            "precision": precision,
+            "epochs": args.epochs,
+            "seeds": len(errors),
+            "test error": f"{statistics.mean(errors):.5f}",
+            "spread": f"{max(errors) - min(errors):.5f}",
+            "device": describe_device(device),
+            "commit": args.commit,
+        }
+        print(json.dumps(line), flush=True)
+        if args.lines is not None:
+            with args.lines.open("a") as file:
+                file.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":
