@@ -40,6 +40,7 @@ def train(task: tuple[str, str, list[str], int, str]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--recipes", nargs="*", default=list(RECIPES), help="with their changes")
+    parser.add_argument("--precisions", nargs="*", default=list(PRECISIONS))
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--size", default="full", help="of the data that is made")
@@ -50,7 +51,7 @@ def main() -> None:
     args = parser.parse_args()
     device = choose_device(args.device)
     changes = [f"train.epochs={args.epochs}", f"train.device={device}"]
-    cases = [(case, precision) for case in args.recipes for precision in PRECISIONS]
+    cases = [(case, precision) for case in args.recipes for precision in args.precisions]
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         for name in {case.partition("/")[0] for case in args.recipes}:

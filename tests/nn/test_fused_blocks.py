@@ -77,6 +77,7 @@ def test_lower_block_is_the_nn_block(kind: str) -> None:
     g = torch.randn(BATCH, POINTS, WIDTH, device="cuda", requires_grad=True)
     to_g, to_features = (torch.randn_like(g) * real[..., None] for _ in range(2))
     to_gram = torch.randn(BATCH, HEADS, SHARE, SHARE, device="cuda")
+    to_gram = to_gram + to_gram.mT
 
     def plain() -> Tensor:
         after, _ = block(g, space)

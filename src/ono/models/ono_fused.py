@@ -7,7 +7,7 @@ evaluation, takes the plain path. Both compute the same function.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -99,13 +99,32 @@ def _mixing(attentions: list[OrthogonalAttention], grams: list[Tensor]) -> Tenso
     """Return the k×k kernel of every layer (Eqs. 7-9)."""
 
     def moments() -> Tensor:
-        total = torch.stack(grams).sum(2, dtype=torch.float64)
-        heads: Tensor = total.unflatten(-1, (-1, total.shape[-2]))
-        return heads.transpose(2, 3)
+        moments: Tensor = _Moments.apply(*grams)  # type: ignore[no-untyped-call]
+        return moments
 
     norms = [a.norm for a in attentions if isinstance(a.norm, Whitener)]
     with torch.autocast(grams[0].device.type, enabled=False):
         return kernels(attentions, norms[0].factor(covariances(norms, moments)))
+
+
+class _Moments(torch.autograd.Function):
+    """<ĝ, ĝ> of every layer and sample from their parts, [layers batch heads eigen eigen].
+
+    All layers are summed at once, and all gradients made symmetric at once.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *grams: Tensor) -> Tensor:
+        ctx.parts, ctx.kind = grams[0].shape[1], grams[0].dtype
+        total = torch.stack(grams).sum(2, dtype=torch.float64)
+        heads: Tensor = total.unflatten(-1, (-1, total.shape[-2]))
+        return heads.transpose(2, 3)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        (gradient,) = gradients
+        even = torch.lerp(gradient, gradient.mT, 0.5).to(ctx.kind).transpose(2, 3).flatten(3)
+        return even[:, :, None].expand(-1, -1, ctx.parts, -1, -1).unbind(0)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -125,14 +125,14 @@ def feed_forward_back(
 
 
 def products_of(left: Tensor, right: Tensor, sharing: int, precision: str) -> Tensor:
-    """Return leftᵀ right of every pair, and below it the sum of left, in parts to be added."""
+    """Return leftᵀ right of all pairs, then the sums of left, in parts to be added."""
     from ono.nn.fused_triton import weight_gradients
 
     pairs, rows, width = left.shape
     tile = SUM["tile"]
     chunk = -(-rows // tile // max(_MULTIPROCESSORS // pairs, 1)) * tile
     chunks = -(-rows // chunk)
-    out = left.new_empty(chunks, pairs, width + 1, width, dtype=torch.float32)
+    out = left.new_empty(chunks, pairs * (width + 1), width, dtype=torch.float32)
     weight_gradients[pairs, chunks](
         left, right, out, rows, chunk, pairs,
         sharing=sharing, tile=tile, width=width, precision=precision,

@@ -48,7 +48,8 @@ def lower_block(
 ]:
     """Return the next g, ĝ, and <ĝ, ĝ> within heads, in parts to be added.
 
-    `multiplied` are the `operands` of its `lower_weights`.
+    `multiplied` are the `operands` of its `lower_weights`. The gradient of <ĝ, ĝ> has to be
+    symmetric, as that of a symmetric matrix can always be.
     """
     attention = block.attention
     (w_1, b_1), (w_2, b_2) = block.ffn.layers()
@@ -125,14 +126,12 @@ class _Lower(torch.autograd.Function):
             apart, middle, after, features, points, 1 / math.sqrt(share),
             **size, **heads, precision=precision,
         )  # fmt: skip
-        # Without weights all points count alike, which is a factor outside of the sum.
         grams = g.new_empty(batch, cut.parts, share, width)
         moments_within_heads[cut.parts, batch](
             features, features, weights, grams, points, cut.steps, 1,
+            1 / points if weights is None else 1.0,
             **weighted, **SUM, **heads, precision=exact(precision),
         )  # fmt: skip
-        if weights is None:
-            grams /= points
         ctx.save_for_backward(
             g, weights, q, k, v, peak, total, context, middle, after, features,
             norm, shift, norm_2, shift_2, b_1, *multiplied,
@@ -156,15 +155,13 @@ class _Lower(torch.autograd.Function):
         rows, size = batch * points, chain(batch * cut.tiles)
         weighted = {"weighted": weights is not None}
         heads = {"share": share, "width": width}
-        # All parts have the same gradient: they are only added. Both sides of ĝᵀĝ meet ĝ.
-        d_gram = d_grams[:, 0].unflatten(-1, (-1, share))
-        d_gram = (d_gram + d_gram.transpose(1, 3)).contiguous()
         d_x, d_g = torch.empty_like(g), torch.empty_like(g)
         left = g.new_empty(7, rows, width, dtype=stored(precision))
         right = g.new_empty(5, rows, width, dtype=stored(precision))
         kernels.lower_features_backward[cut.tiles, batch](
-            d_after.contiguous(), d_features.contiguous(), d_gram, weights, after, features, w_q,
-            apart, d_x, left, right, points, rows,
+            d_after.contiguous(), d_features.contiguous(),
+            d_grams[:, 0].contiguous(),  # all parts have the same: they are only added
+            weights, after, features, w_q, apart, d_x, left, right, points, rows,
             **weighted, **size, **heads, precision=precision, wide=wide(precision),
         )  # fmt: skip
         d_middle, norms_2 = feed_forward_back(
@@ -187,10 +184,9 @@ class _Lower(torch.autograd.Function):
         )  # fmt: skip
         products = products_of(left, right, 2, precision)
         total, (d_norm, d_shift), (d_norm_2, d_shift_2) = add_up_all(products, norms, norms_2)
-        matrices, biases = total[:, :width], total[:, width]
+        d_w_qkv, d_w_out, d_w_1, d_w_2, d_w_q, biases = total.split((3 * width, *4 * (width,), 7))
         return (
             d_g, None, None, None, None,
-            d_norm, d_shift, matrices[:3].reshape(-1, width), matrices[3], biases[3],
-            d_norm_2, d_shift_2, matrices[4], biases[4], matrices[5], biases[5],
-            matrices[6], biases[6],
+            d_norm, d_shift, d_w_qkv, d_w_out, biases[3],
+            d_norm_2, d_shift_2, d_w_1, biases[4], d_w_2, biases[5], d_w_q, biases[6],
         )  # fmt: skip

@@ -165,13 +165,17 @@ def moments_within_heads(
     points,
     steps,
     times,
+    scale,
     weighted: tl.constexpr,
     share: tl.constexpr,
     tile: tl.constexpr,
     width: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """Sum w aᵀb over the points of this program, within heads; b has several times for each a."""
+    """Sum w aᵀb over the points of this program, within heads, times a scale.
+
+    b has several times for each a.
+    """
     part, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
     source = sample // times
     column = tl.arange(0, width)
@@ -187,7 +191,7 @@ def moments_within_heads(
             x = x * weight[:, None]
         total += product(tl.trans(x), y, precision)
     out += (sample * tl.num_programs(0) + part) * share * width
-    store_within_heads(out, total, share, width)
+    store_within_heads(out, total * scale, share, width)
 
 
 @triton.jit
@@ -270,10 +274,11 @@ def weight_gradients(
     width: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """Sum leftᵀ right over a chunk of rows for one of several pairs; below it the sum of left.
+    """Sum leftᵀ right over a chunk of rows for one of several pairs, and left itself.
 
     left is [pairs rows width]. The first `sharing` + 1 pairs have the same right. The results of
-    the chunks, out [chunks pairs width+1 width], are added afterwards, always in the same order.
+    the chunks, out [chunks pairs*(width+1) width], first the products of all pairs, then the sums,
+    are added afterwards, always in the same order.
     """
     pair, part = tl.program_id(0), tl.program_id(1)
     column = tl.arange(0, width)
@@ -289,9 +294,9 @@ def weight_gradients(
         b = tl.load(right + at, mask=inside, other=0.0)
         total += product(tl.trans(a), b, precision)
         bias += tl.sum(a.to(tl.float32), 0)
-    out += (part * pairs + pair) * (width + 1) * width
-    tl.store(out + column[:, None] * width + column[None, :], total)
-    tl.store(out + width * width + column, bias)
+    out += part * pairs * (width + 1) * width
+    tl.store(out + (pair * width + column[:, None]) * width + column[None, :], total)
+    tl.store(out + (pairs * width + pair) * width + column, bias)
 
 
 @triton.jit

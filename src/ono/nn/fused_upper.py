@@ -134,7 +134,7 @@ class _Upper(torch.autograd.Function):
         )  # fmt: skip
         d_latents = h.new_empty(samples, cut.parts, share, width)
         moments_within_heads[cut.parts, samples](
-            features, d_middle, None, d_latents, points, cut.steps, times,
+            features, d_middle, None, d_latents, points, cut.steps, times, 1.0,
             weighted=False, **SUM, **heads, precision=wide(precision),
         )  # fmt: skip
         d_moment = h.new_empty(3, samples, width, width, dtype=torch.bfloat16)
@@ -153,7 +153,7 @@ class _Upper(torch.autograd.Function):
         total, (d_norm, d_shift), (d_norm_2, d_shift_2), rest = add_up_all(
             products, norms, norms_2, d_rest
         )
-        matrices, biases = total[:, :width], total[:, width]
+        d_w_1, d_w_2, (d_b_1, d_b_2) = total.split((width, width, 2))
         if times > 1:
             d_features = d_features.sum(1)
         if stride:  # every sample has its own kernel
@@ -164,5 +164,5 @@ class _Upper(torch.autograd.Function):
         return (
             d_h, d_features, d_kernel.double(), None, None, None,
             d_norm, d_shift, rest[:width], d_norm_2, d_shift_2,
-            matrices[0], biases[0], matrices[1], biases[1],
+            d_w_1, d_b_1, d_w_2, d_b_2,
         )  # fmt: skip

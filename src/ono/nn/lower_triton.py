@@ -221,7 +221,8 @@ def lower_features_backward(
     psi = tl.load(features + at, mask=inside, other=0.0)
     weight = point_weights(weights, sample, row, points, weighted, tile)
     d_gram += sample * share * width
-    d_psi = product(psi * weight[:, None], whole(d_gram, share, width), wide)
+    # d_gram is symmetric, and ĝ is on both sides of <ĝ, ĝ>.
+    d_psi = product(psi * (2.0 * weight)[:, None], whole(d_gram, share, width), wide)
     d_psi += tl.load(d_features + at, mask=inside, other=0.0)
     tl.store(left + 6 * plane + at, d_psi.to(kind), mask=inside)
     total = linear_backward(d_psi, w_q, apart, width, precision)
