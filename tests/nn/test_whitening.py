@@ -120,6 +120,24 @@ def test_inverse_cholesky_matches_the_definition() -> None:
     assert info.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("ridge", [0.0, 1e-2])
+def test_inverse_cholesky_has_the_right_gradient(ridge: float) -> None:
+    covariance = second_moments(features(6), 2, UNIFORM).sum(0).requires_grad_()
+
+    def inverse(matrix: torch.Tensor) -> torch.Tensor:
+        return inverse_cholesky((matrix + matrix.mT) / 2, ridge)[0]
+
+    assert torch.autograd.gradcheck(inverse, (covariance,))
+
+
+def test_inverse_cholesky_of_nothing_has_no_gradient_through_its_scale() -> None:
+    nothing = torch.zeros(1, 3, 3, dtype=torch.float64, requires_grad=True)
+    inverse, _ = inverse_cholesky(nothing, ridge=0.25)
+    assert torch.allclose(inverse, 2 * torch.eye(3, dtype=torch.float64))
+    (gradient,) = torch.autograd.grad(inverse.sum(), nothing)
+    assert torch.allclose(gradient, torch.full((3, 3), -4.0, dtype=torch.float64))
+
+
 def test_weights_enter_the_covariance_and_padding_does_not() -> None:
     g_hat = features(7)
     weights = torch.rand(4, 60, dtype=torch.float64)

@@ -49,10 +49,10 @@ def operands(weights: Sequence[Tensor], precision: str) -> list[Tensor]:
     Each is the sum over its first axis. All are as far apart there: they share one tensor.
     """
     flat = torch.cat([weight.detach().flatten() for weight in weights])
-    parts = []
-    for _ in range(_SPLIT.get(precision, 3)):
-        parts.append(flat.bfloat16())
+    parts = [flat.bfloat16()]
+    for _ in range(_SPLIT.get(precision, 3) - 1):
         flat = flat - parts[-1]
+        parts.append(flat.bfloat16())
     sizes = [weight.numel() for weight in weights]
     split = torch.stack(parts).split(sizes, 1)
     return [part.unflatten(1, weight.shape) for part, weight in zip(split, weights, strict=True)]

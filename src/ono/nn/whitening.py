@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ono.nn.eigen_options import EigenOptions
 from ono.nn.heads import block_diagonal
@@ -65,12 +66,37 @@ def inverse_cholesky(
     The ridge follows the scale of C, so multiplying the features by a constant changes nothing
     in ψ. Nothing here raises or waits for the device: a failure shows in `info` and as NaN.
     """
-    scale = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-    identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
-    chol, info = torch.linalg.cholesky_ex(covariance / scale + ridge * identity)
-    inverse = torch.linalg.solve_triangular(chol, identity.expand_as(chol), upper=False)
-    return inverse / scale.sqrt(), info
+    found: tuple[Tensor, Tensor] = _InverseCholesky.apply(covariance, ridge)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _InverseCholesky(torch.autograd.Function):
+    """L⁻¹ and its gradient, -½ L⁻ᵀ (Φ + Φᵀ) L⁻¹ with Φ the lower half of dL⁻¹ L⁻ᵀ: no solves."""
+
+    @staticmethod
+    def forward(ctx: Any, covariance: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
+        scale = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+        real = scale > 0
+        scale = torch.where(real, scale, torch.ones_like(scale))
+        identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+        chol, info = torch.linalg.cholesky_ex(covariance / scale + ridge * identity)
+        inverse = torch.linalg.solve_triangular(chol, identity.expand_as(chol), upper=False)
+        inverse = inverse / scale.sqrt()
+        ctx.save_for_backward(inverse, real, identity)
+        ctx.ridge = ridge
+        ctx.mark_non_differentiable(info)
+        return inverse, info
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        inverse, real, identity = ctx.saved_tensors
+        # The diagonal belongs to both halves.
+        lower = (gradients[0] @ inverse.mT) * (torch.ones_like(identity).tril() - 0.5 * identity)
+        product = inverse.mT @ lower @ inverse
+        d_ridged = -torch.lerp(product, product.mT, 0.5)
+        along = d_ridged.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None] * real
+        return d_ridged + ctx.ridge * along * identity, None
 
 
 class Whitener(Recomputable, ABC):

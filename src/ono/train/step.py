@@ -178,7 +178,7 @@ class Step:
         """Shorten the gradient if it is too long; say whether loss and gradient are finite."""
         gradient, longest = self.flat.gather(), self.recipe.optimiser.clip
         norm = torch.linalg.vector_norm(gradient)
-        applied = torch.isfinite(losses.mean()) & torch.isfinite(norm)
+        applied = torch.isfinite(losses.mean() + norm)
         if longest is not None:
             # What lies between the parameters is zero, and has to stay so when the norm is not.
             factor = longest / norm.clamp_min(longest)
