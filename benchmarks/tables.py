@@ -57,6 +57,7 @@ COLUMNS = {
         "% of floor",
         "× paper form, eager",
         "peak GiB",
+        "commit",
     ),
     "memory": ("options", "GiB", "commit"),
     "memory_gpu": ("options", "GiB"),
@@ -90,6 +91,7 @@ def step(line: dict[str, Any]) -> dict[str, str]:
         "% of floor": f"{100 * line['share_of_floor']:.3g}",
         "× paper form, eager": "" if speedup is None else f"{speedup:.1f}",
         "peak GiB": "" if peak is None else f"{peak / 2**30:.2f}",
+        "commit": line["commit"],
     }
 
 
