@@ -36,8 +36,8 @@ from ono.nn.attention import (
 from ono.nn.blocks import NNBlock, OrthogonalBlock, Unchanged
 from ono.nn.embedding import TimeEmbedding, octaves
 from ono.nn.interpolation import interpolate
-from ono.nn.measure import Measure, at_least_float32
-from ono.nn.mlp import FFN, initialise
+from ono.nn.measure import Measure
+from ono.nn.mlp import FFN, Lift, Unrounded, initialise
 from ono.nn.orthogonal_attention import Basis, OrthogonalAttention, Told, bases
 from ono.problem import Problem
 
@@ -75,12 +75,12 @@ class ONO(nn.Module):
         lower_hidden = round(lower_width * config.ffn_ratio)
 
         if config.encoder == "shared":
-            self.encoder = FFN(inputs, 2 * width, lower_width + width)
+            self.encoder = Lift(inputs, 2 * width, lower_width + width)
         else:
-            self.encoder_g = FFN(inputs, 2 * lower_width, lower_width)
-            self.encoder_h = FFN(inputs, 2 * width, width)
+            self.encoder_g = Lift(inputs, 2 * lower_width, lower_width)
+            self.encoder_h = Lift(inputs, 2 * width, width)
         self.encoder_query = (
-            FFN(dim, 2 * lower_width, lower_width) if config.query == "cross" else None
+            Lift(dim, 2 * lower_width, lower_width) if config.query == "cross" else None
         )
         timed_width = width if config.time.to == "h" else lower_width
         self.time = TimeEmbedding(timed_width, config.time.scale) if timed else None
@@ -101,9 +101,7 @@ class ONO(nn.Module):
             ffn = projection if last else FFN(width, hidden)
             self.upper.append(OrthogonalBlock(attention, ffn, width, config.block))
         self.head = (
-            nn.Identity()
-            if config.block == "post"
-            else nn.Sequential(nn.LayerNorm(width), projection)
+            nn.Identity() if config.block == "post" else Unrounded(nn.LayerNorm(width), projection)
         )
         self.flows: Flows | None = None
         initialise(self)
@@ -294,8 +292,6 @@ class ONO(nn.Module):
             g, h = both.tensor_split((both.shape[-1] - self.config.width,), -1)
         else:
             g, h = self.encoder_g(x), self.encoder_h(x)
-        # Under autocast the residual streams stay in float32.
-        g, h = at_least_float32(g), at_least_float32(h)
         if self.time is None or time is None:
             return g, h
         moment = self.time(time)[..., None, :]

@@ -73,7 +73,8 @@ def flows(
     features, grams = _lower_flow(lowers, uppers, below, g, measure)
     mixing = _mixing([upper.attention for upper in uppers], grams)
     h = _upper_flow(uppers, above, features, mixing, h, measure)
-    return _head(cast(nn.Sequential, model.head), h)
+    with torch.autocast(h.device.type, enabled=False):
+        return _head(cast(nn.Sequential, model.head), h)
 
 
 # torch.compile, where it is asked for, takes what lies between the flows and leaves them alone.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
+
+from ono.nn.measure import at_least_float32
 
 
 class FFN(nn.Sequential):
@@ -14,6 +17,25 @@ class FFN(nn.Sequential):
     def layers(self) -> list[tuple[Tensor, Tensor]]:
         """Return weight and bias of both layers."""
         return [(part.weight, part.bias) for part in self if isinstance(part, nn.Linear)]
+
+
+class Unrounded(nn.Sequential):
+    """Modules at an end of an operator, which autocast leaves in float32.
+
+    bfloat16 knows a place, or a value of the solution, to one part in 256 only.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the modules one after the other."""
+        x = at_least_float32(x)
+        with torch.autocast(x.device.type, enabled=False):
+            for part in self:
+                x = part(x)
+        return x
+
+
+class Lift(FFN, Unrounded):
+    """The point-wise network that lifts inputs to channels."""
 
 
 def initialise(module: nn.Module) -> None:
