@@ -3,9 +3,9 @@
 python benchmarks/kernels.py elasticity/ono darcy/ono --set train.precision=bf16
 
 This is where the sizes in `ono.nn.fused_launch` come from. One eager step is taken, the launches of
-its kernels are noted, and the first of each kernel is repeated with other numbers of points, warps
-and stages a program. Microseconds are those of one launch among many in a CUDA graph, so that
-starting it costs nothing; the size in use is marked with a star.
+its kernels are noted, and the first of each kernel is repeated with other numbers of points, warps,
+stages and registers a program (64x8s1r128). Microseconds are those of one launch among many in a
+CUDA graph, so that starting it costs nothing; the size in use is marked with a star.
 """
 
 from __future__ import annotations
@@ -26,8 +26,15 @@ from ono.experiments.speed import recipe_on, runner_of
 from ono.experiments.stand_in import stand_in
 from ono.train.execution import Epoch
 
-CHAINS = ((64, 4, 1), (64, 8, 1), (128, 8, 1))
-SUMS = ((64, 4, 2), (64, 8, 1), (64, 8, 2), (64, 4, 3), (64, 8, 3))
+Size = tuple[int, int, int, int | None]
+CHAINS: tuple[Size, ...] = ((64, 4, 1, None), (64, 8, 1, None), (64, 8, 1, 128), (128, 8, 1, None))
+SUMS: tuple[Size, ...] = (
+    (64, 4, 2, None),
+    (64, 8, 1, None),
+    (64, 8, 2, None),
+    (64, 4, 3, None),
+    (64, 8, 3, None),
+)
 SUMMING = ("lower_context", "upper_moment", "moments_within_heads", "weight_gradients")
 TIMES = 40
 
@@ -41,16 +48,17 @@ class Launch(NamedTuple):
     options: dict[str, Any]
 
     @property
-    def size(self) -> tuple[int, int, int]:
-        """Points, warps and stages of a program."""
+    def size(self) -> Size:
+        """Points, warps, stages and registers of a program."""
         given = self.options
-        return given["tile"], given.get("num_warps", 4), given.get("num_stages", 3)
+        rest = given.get("num_warps", 4), given.get("num_stages", 3), given.get("maxnreg")
+        return given["tile"], *rest
 
-    def resized(self, tile: int, warps: int, stages: int) -> Launch:
+    def resized(self, tile: int, warps: int, stages: int, registers: int | None) -> Launch:
         """Return the launch with programs of another size, and as many as it then takes."""
         first = -(-self.grid[0] * self.options["tile"] // tile)
         grid = self.grid if tile == self.options["tile"] else (first, *self.grid[1:])
-        sizes = {"tile": tile, "num_warps": warps, "num_stages": stages}
+        sizes = {"tile": tile, "num_warps": warps, "num_stages": stages, "maxnreg": registers}
         return Launch(self.kernel, grid, self.args, self.options | sizes)
 
     def __call__(self) -> None:
@@ -120,7 +128,9 @@ def main() -> None:
                 continue
             timed: dict[str, Any] = {}
             for size in SUMS if name in SUMMING else CHAINS:
-                label = "{}x{}s{}".format(*size) + ("*" if size == launch.size else "")
+                tile, warps, stages, registers = size
+                label = f"{tile}x{warps}s{stages}" + (f"r{registers}" if registers else "")
+                label += "*" if size == launch.size else ""
                 try:
                     timed[label] = round(microseconds(launch.resized(*size)), 1)
                 except Exception as error:  # a size that does not fit the chip

@@ -34,6 +34,9 @@ def replacing(path: Path) -> Iterator[Path]:
         sync_file(aside)
         aside.replace(path)
         sync_directory(path.parent)
+    except OSError as error:
+        error.filename = str(path)  # a full disk names no file, other errors the one aside
+        raise
     finally:
         aside.unlink(missing_ok=True)
 

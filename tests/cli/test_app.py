@@ -332,6 +332,20 @@ def test_a_disk_that_fills_while_training_is_told_and_nothing_half_written_stays
     ).read_bytes()
 
 
+def no_files() -> None:
+    """Let no file grow past what Python tries temporary directories with."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))
+
+
+def test_a_full_disk_is_told_by_the_name_of_the_file_and_no_run_is_begun(
+    case: Case, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    message = refused("train", case.recipe, "--out", run, before=no_files, code=1)
+    assert f"File too large: {run / 'environment.json'}" in message
+    assert not run.exists()
+
+
 def test_a_disk_that_fills_while_predicting_leaves_no_file(case: Case, tmp_path: Path) -> None:
     many = case.store("many", np.repeat(case.field(), 20, 0))
     message = refused(
@@ -358,6 +372,12 @@ def test_resume_says_what_it_lacks(case: Case, tmp_path: Path) -> None:
     assert f"no run at {tmp_path}" in refused("resume", tmp_path)
     assert f"{case.run} is finished" in refused("resume", case.run)
     nowhere = tmp_path / "step-000000001"
+    (tmp_path / "recipe.yaml").write_bytes((case.run / "recipe.yaml").read_bytes())
+    for damaged in ("{", "{}", "[]"):
+        (tmp_path / "result.json").write_text(damaged)
+        message = refused("eval", tmp_path)
+        assert "result.json cannot be read" in message
+        assert f"delete it, and `ono resume {tmp_path}` writes it again" in message
     message = refused("resume", case.run, "--from", nowhere)
     assert f"{nowhere} has no manifest.json: not a complete checkpoint" in message
 
@@ -482,6 +502,10 @@ def test_eval_adds_each_kind_of_error_to_the_run(case: Case) -> None:
 def test_eval_refuses_what_does_not_exist(case: Case, tmp_path: Path) -> None:
     message = refused("eval", case.run, "--resolution", "10")
     assert "no resolution 10; its grid 9x9 contains 9, 5, 3" in message
+    kept = case.run / "evaluations.json"
+    before = kept.read_bytes() if kept.exists() else None
+    refused("eval", case.run, "--resolution", "3", "--resolution", "10")
+    assert (kept.read_bytes() if kept.exists() else None) == before, "refused before work"
     message = refused("eval", case.run, "--split", "tets")
     assert "no split 'tets'; did you mean test?" in message
     assert f"no run at {tmp_path}" in refused("eval", tmp_path)

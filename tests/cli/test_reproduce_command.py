@@ -82,6 +82,8 @@ def test_no_time_begins_nothing(ono: Callable[..., Done], tmp_path: Path) -> Non
         (("reproduce", "main", "--shard", "3/2"), "got '3/2'"),
         (("reproduce", "main", "--device", "tpu"), "device must be"),
         (("reproduce", "main", "--only", "moon/*"), "no cell of main is called like 'moon/*'"),
+        (("reproduce", "main", "--only", "moon/*", "--dry-run"), "called like 'moon/*'"),
+        (("reproduce", "main", "--ledger", "."), "the ledger . is a directory"),
         (("results",), "no ledger at results/ledger.jsonl"),
     ],
 )

@@ -195,6 +195,14 @@ def test_a_timed_batch_has_its_times_and_thins_every_frame(tmp_path: Path) -> No
     assert batch.history is None
 
 
+def test_times_are_free_in_timed_tasks_only(tmp_path: Path) -> None:
+    steady = grid(tmp_path / "steady")
+    timed, rollout = (series(tmp_path / f"{task} series", task) for task in ("timed", "rollout"))
+    assert View(timed, timed.rows("train")).free_times == 5
+    assert View(steady, steady.rows("train")).free_times is None
+    assert View(rollout, rollout.rows("train"), window=Window(3, 2)).free_times is None
+
+
 def test_a_rollout_splits_its_frames_and_picks_channels(tmp_path: Path) -> None:
     data = series(tmp_path, "rollout")
     view = View(data, data.rows("train"), window=Window(3, 2), channels=(1,))

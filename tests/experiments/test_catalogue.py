@@ -10,7 +10,8 @@ from ono.experiments.catalogue import NAMES, experiment
 from ono.experiments.grid import Cell, parse_shard
 from ono.experiments.identity import identity
 from ono.experiments.published import PUBLISHED
-from ono.train.recipe import Recipe, packaged_recipes
+from ono.train.recipe import Recipe
+from ono.train.recipe_files import packaged_recipes
 
 RECIPES = {
     name: [c for c in experiment(name).cells if c.kind != "eigenfunctions"] for name in NAMES

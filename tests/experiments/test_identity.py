@@ -34,7 +34,6 @@ def of(*changes: str) -> str:
         "train.execution=eager",
         "train.compile=true",
         "train.recompute=true",
-        "train.micro_batch=2",
         "train.checkpoint_minutes=1",
         "train.keep=5",
         "train.tensorboard=true",

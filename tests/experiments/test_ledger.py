@@ -55,6 +55,26 @@ def test_a_line_that_is_no_result_is_refused_by_number(tmp_path: Path) -> None:
         ledger.lines()
 
 
+def test_a_place_for_no_line_is_refused_before_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path / "new" / "results" / "ledger.jsonl")
+    ledger.refuse_unwritable()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(InputError, match=r"is no place for it; choose another with --ledger"):
+        Ledger(tmp_path).refuse_unwritable()
+    with pytest.raises(InputError, match=r"is a directory; give a file with --ledger"):
+        Ledger(tmp_path).lines()
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(InputError, match=r"is no place for it; choose another with --ledger"):
+        Ledger(file / "ledger.jsonl").refuse_unwritable()
+    monkeypatch.setattr("os.access", lambda path, mode: path != file)
+    Ledger(tmp_path / "other").refuse_unwritable()
+    with pytest.raises(InputError, match=r"file is read-only; choose another with --ledger"):
+        Ledger(file).refuse_unwritable()
+
+
 def _add(path: Path, seed: int) -> None:
     for count in range(20):
         Ledger(path).append(line(seed=100 * seed + count, reason="x" * 5000))

@@ -95,7 +95,7 @@ def test_minutes_are_those_of_a_line_like_it_if_there_is_one() -> None:
     assert minutes(cell, SHORT, [line(cell)]) == (2.0, True)
     guess, measured = minutes(cell, SHORT, [line(Cell("pipe/ono"))])
     assert not measured
-    assert guess == pytest.approx(0.3 + 125 * 100 * 10.7 / 60_000)
+    assert guess == pytest.approx(0.3 + 125 * 100 * 3.6 / 60_000)
     deep = minutes(Cell("elasticity/ono", ("model.layers=30",)), SHORT)[0]
     assert (deep - 0.3) / (guess - 0.3) == pytest.approx(30 / 8)
     coarse = minutes(Cell("darcy/ono", ("data.resolution=43",)), SHORT)[0]

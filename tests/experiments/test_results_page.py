@@ -124,6 +124,22 @@ def test_the_tables_are_put_between_the_marks_of_a_page(tmp_path: Path) -> None:
         assert text.count("| ono | 0.0100 |") == 1
     for name in re.findall(r"\]\((images/[^)]+)\)", docs.read_text()):
         assert (docs.parent / name).is_file()
-    docs.write_text("# By hand\n")
-    with pytest.raises(InputError, match=re.escape(f"put {BEGIN} and {END}")):
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"# By hand\n", re.escape(f"put {BEGIN} and {END}")),
+        (b"\xff" + f"{BEGIN}\n{END}".encode(), "cannot be read: 'utf-8' codec"),
+        (None, "cannot be read: .*No such file"),
+    ],
+)
+def test_a_page_without_a_place_for_tables_is_refused_before_anything_is_written(
+    tmp_path: Path, content: bytes | None, told: str
+) -> None:
+    docs = tmp_path / "page.md"
+    if content is not None:
+        docs.write_bytes(content)
+    with pytest.raises(InputError, match=told):
         write_results(sheets([line()]), tmp_path / "out", docs)
+    assert not (tmp_path / "out").exists()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -13,14 +15,16 @@ from typing import Any
 
 import pytest
 
-from ono.errors import Interrupted
-from ono.experiments import cells, runner
+from ono.errors import InputError, Interrupted
+from ono.experiments import cells, process, runner
 from ono.experiments.budgets import BUDGETS
+from ono.experiments.datasets import provide
 from ono.experiments.grid import Cell, Experiment, Place, Table
 from ono.experiments.jobs import Settings
 from ono.experiments.ledger import Ledger, Line
-from ono.experiments.plan import Work
-from ono.experiments.runner import Watch, reproduce
+from ono.experiments.plan import Work, works_of
+from ono.experiments.runner import Summary, Watch, reproduce
+from ono.train import checkpoint as checkpoints
 from ono.train.loop import fit
 from ono.train.state import Event
 
@@ -245,6 +249,40 @@ def test_a_stopped_run_is_small_and_goes_on_elsewhere(data: Path, tmp_path: Path
     assert results(ledger.lines()) == results(whole.lines())
 
 
+def test_a_ledger_that_cannot_be_written_is_refused_before_work(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ledger = Ledger(tmp_path / "file" / "ledger.jsonl")
+    with pytest.raises(InputError, match="cannot write to the ledger"):
+        reproduce([TWO], Settings(TINY, data, tmp_path / "runs", "cpu"), ledger)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_another_call_runs_is_counted(data: Path, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    settings = Settings(TINY, data, tmp_path / "runs", "cpu")
+    within: list[Summary] = []
+    other = at_step(2, lambda: within.append(reproduce([TWO], settings, ledger)))
+    reproduce([TWO], settings, ledger, watch=Watch(listeners=[other]))
+    (summary,) = within
+    assert (summary.elsewhere, summary.left, summary.by_status["complete"]) == (1, 1, 1)
+
+
+def test_a_process_without_its_parent_saves_and_ends_quietly(data: Path, tmp_path: Path) -> None:
+    settings = Settings(TINY, data, tmp_path / "runs", "cpu")
+    (job, *_) = (work.job for work in works_of([TWO], TINY))
+    provide(job.cell, TINY, data, device="cpu")
+    answer, question = multiprocessing.Pipe(duplex=False)
+    answer.close()
+    child = multiprocessing.get_context("fork").Process(
+        target=process._work, args=(question, job, settings, os.getpid() + 1)
+    )
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    assert [path.name for path in checkpoints.saved(run / "checkpoints")] == ["step-000000001"]
+
+
 def test_a_lost_device_ends_the_call(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,8 +334,8 @@ def test_speed_is_measured_alone(data: Path, monkeypatch: pytest.MonkeyPatch) ->
         def result(self, settings: Settings, signal_number: int | None) -> None:
             under_way.remove(self.work.job.cell.kind)
 
-    monkeypatch.setattr(runner, "WorkProcess", Process)
-    monkeypatch.setattr("ono.experiments.runner.connection.wait", lambda *_, **__: None)
+    monkeypatch.setattr(process, "WorkProcess", Process)
+    monkeypatch.setattr("ono.experiments.process.connection.wait", lambda *_, **__: None)
     timed = [Cell("elasticity/ono", (*SMALL, f"model.layers={n}"), "speed") for n in (1, 2)]
     places = {("ono", str(n)): Place((cell,)) for n, cell in enumerate(timed)}
     both = [TWO, Experiment("timed", "", (Table("timed", "", places),))]

@@ -14,7 +14,8 @@ from ono.report.html import write_report
 from ono.train.evaluations import Evaluator
 from ono.train.loop import fit
 from ono.train.prepare import cut
-from ono.train.recipe import Recipe, packaged_recipes
+from ono.train.recipe import Recipe
+from ono.train.recipe_files import packaged_recipes
 
 SMALL = ("model.width=16", "model.layers=2", "train.epochs=1", "train.validate_every=1")
 SMALL_HEADS = ("model.lower.heads=2", "model.eigen.heads=2", "model.eigen.functions=4")

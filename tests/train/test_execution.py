@@ -93,10 +93,9 @@ def losses_on_gpu(some: Recipe, data: Dataset) -> list[float]:
     device = torch.device("cuda")
     step = Step(new_operator(some, view).to(device), some)
     runner = execution(some, step, load(view, device))
-    times = len(view.times) if view.times is not None and view.window is None else None
     losses = []
     for number in range(some.train.epochs):
-        for _ in runner.run(Epoch.of(some, number, len(view), times)):
+        for _ in runner.run(Epoch.of(some, number, len(view), view.free_times)):
             losses.append(step.take_mean_loss())  # noqa: PERF401
     return losses
 

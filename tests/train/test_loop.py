@@ -490,7 +490,9 @@ def test_a_stop_that_cannot_be_saved_says_what_is_left(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "save", failing_on(2))
-    with pytest.raises(OnoError, match=r"step 4 could not .* the last one is .*step-000000003"):
+    with pytest.raises(
+        OnoError, match=r"step 4 could not .* last good checkpoint: .*step-000000003; make room"
+    ):
         fit(tiny.recipe(data), tmp_path, [stopping(4)])
 
 

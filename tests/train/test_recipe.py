@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from ono.errors import RecipeError
-from ono.train.recipe import Recipe, packaged_recipes
+from ono.train.recipe import Recipe
+from ono.train.recipe_files import packaged_recipes
 
 
 def write(path: Path, text: str) -> Path:
@@ -67,7 +68,7 @@ def test_scientific_notation_is_a_number(tmp_path: Path, text: str, value: float
         ("model.name=onoo", ["model.name is 'onoo'", "did you mean ono?"]),
         ("model.preset=papre", ["preset 'papre'", "did you mean paper?"]),
         ("optimiser.schedule=onecylce", ["optimiser.schedule", "'onecylce'", "mean onecycle?"]),
-        ("data.memory=all", ["data.memory is 'all'", "auto, resident, streamed"]),
+        ("data.memory=all", ["data.memory is 'all': expected one of auto, resident, streamed"]),
         ("train.epochs=-4", ["train.epochs is -4", "greater than 0"]),
         ("train.epochs=many", ["train.epochs is 'many'", "integer"]),
         ("train.keep=1", ["train.keep is 1", "greater than or equal to 2"]),
@@ -76,7 +77,12 @@ def test_scientific_notation_is_a_number(tmp_path: Path, text: str, value: float
         ("train.device=gpu", ["train.device is 'gpu'", "auto, cpu, cuda"]),
         ("optimiser.learning_rate=.inf", ["optimiser.learning_rate is inf", "finite"]),
         ("optimiser.learning_rate=.nan", ["optimiser.learning_rate is nan"]),
-        ("train=5", ["train is 5", "TrainRecipe"]),
+        ("optimiser.learning_rate=1e99", ["optimiser.learning_rate is 1e+99", "less than or"]),
+        ("train=5", ["train is 5", "expected a section; its fields are epochs, batch, loss"]),
+        ("model=fno", ["model is 'fno'", "expected a section; its fields are name, preset"]),
+        ("model.lower=3", ["model.lower is 3", "expected a section; its fields are", "attention"]),
+        ("data.outputs=u", ["data.outputs is 'u'", "expected a list, such as [a, b]"]),
+        ("seed=99999999999999999999", ["seed is 99999999999999999999", "less than 92233720"]),
         ("name.first=5", ["name.first=5", "name is a value"]),
         ("epochs", ["'epochs'", "key=value"]),
         ("=5", ["'=5'", "key=value"]),
@@ -149,8 +155,14 @@ def test_tags_that_build_objects_are_refused(tmp_path: Path, tag: str) -> None:
 
 
 def test_a_missing_recipe_names_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"no recipe 'darcy/ono-quik'; did you mean darcy/ono-q"):
+    with pytest.raises(RecipeError, match=r"dataset 'darcy/ono-quik'; did you mean darcy/ono-q"):
         Recipe.load("darcy/ono-quik")
+    with pytest.raises(RecipeError, match=r"choose from darcy/deeponet, .*darcy/u-fno-quick$"):
+        Recipe.load("darcy/something-else")
+    with pytest.raises(
+        RecipeError, match=r"'data/none'; packaged .* airfoil, darcy, .*plasticity$"
+    ):
+        Recipe.load("data/none")
     with pytest.raises(RecipeError, match=r"no recipe file .*none\.yaml; packaged .*darcy/ono"):
         Recipe.load(tmp_path / "none.yaml")
 

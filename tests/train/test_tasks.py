@@ -187,6 +187,8 @@ def test_sections_that_do_not_fit_the_task_are_refused(tmp_path: Path) -> None:
     steady = tiny.dataset(tmp_path / "steady")
     with pytest.raises(DataError, match="leave the section out"):
         cut(steady, changed(steady, rollout={"history": 2}))
+    with pytest.raises(DataError, match=r"train\.times is 3, but .* is a steady task"):
+        cut(steady, changed(steady, times=3))
     series = tiny.series(tmp_path / "series")
     with pytest.raises(DataError, match=r"rollout\.history is 6"):
         cut(series, changed(series, rollout={"history": 6}))

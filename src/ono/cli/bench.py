@@ -51,6 +51,7 @@ def speed(
     from ono.experiments.stand_in import stand_in
 
     table = Table(Column("recipe", no_wrap=True), Column("step", no_wrap=True), *_NUMBERS)
+    _refuse_before_work(recipes, lines)
     told = describe_device(choose_device(device))
     with tempfile.TemporaryDirectory() as folder:
         for recipe in recipes:
@@ -80,6 +81,17 @@ def speed(
     if not table.rows:  # everything was refused, and it was said why
         raise typer.Exit(2)
     print_table(table)
+
+
+def _refuse_before_work(recipes: list[str], lines: Path | None) -> None:
+    """Refuse what would end a call when some of it is measured, and lose that."""
+    from ono.data.benchmarks import benchmark
+    from ono.errors import InputError
+
+    for recipe in recipes:
+        benchmark(recipe.partition("/")[0])
+    if lines is not None and (lines.is_dir() or not lines.parent.is_dir()):
+        raise InputError(f"cannot write to {lines}: give --lines a file in a directory that exists")
 
 
 _NUMBERS = (
@@ -144,9 +156,13 @@ def inference(
     from ono.errors import OnoError
     from ono.experiments.inference import call_speed, untrained
     from ono.experiments.stand_in import stand_in
+    from ono.train.recipe import Recipe
 
     table = Table("recipe", "points", "batch", "chunk", "ms/call", "points/s", "peak GiB")
     sizes = points or [1_000, 10_000, 100_000, 1_000_000]
+    _refuse_before_work(recipes, lines)
+    for recipe in recipes:
+        Recipe.load(recipe, override or [])
     with tempfile.TemporaryDirectory() as folder:
         for recipe in recipes:
             data = Path(folder) / recipe.partition("/")[0]
@@ -156,6 +172,13 @@ def inference(
             for count in batch or [1, 32]:
                 for size in sizes:
                     if count > 1 and count * size > max(sizes):
+                        if batch:
+                            typer.echo(
+                                f"{recipe}: {count} samples of {size} points are left out, more "
+                                f"than the largest sample; add --points {count * size} to have "
+                                "them",
+                                err=True,
+                            )
                         continue
                     try:
                         row = call_speed(

@@ -1,4 +1,4 @@
-"""`ono compare`: two datasets side by side."""
+"""`ono data compare`: two datasets side by side."""
 
 from __future__ import annotations
 

@@ -33,6 +33,8 @@ def evaluate(
 
     from ono.cli.progress import working
     from ono.data.array_files import parse_source, read_array
+    from ono.data.task import stride_for
+    from ono.evaluate.given import as_queries
     from ono.evaluate.predict import scattered_points
     from ono.train.evaluations import Evaluator
 
@@ -41,6 +43,10 @@ def evaluate(
     wanted: list[int | None] = list(resolution or [])
     if not wanted and points is None and scattered is None:
         wanted = [None]
+    for nodes in wanted:
+        stride_for(evaluator.view.dataset, nodes)  # refuses a wrong one before work is done
+    if points is not None:
+        as_queries(evaluator.operator, points)
     rows = []
     for nodes in wanted:
         with working(f"evaluating at {nodes or 'the training'} resolution"):

@@ -62,11 +62,13 @@ def reproduce(
     from ono.experiments import catalogue
     from ono.experiments.budgets import budget as find_budget
     from ono.experiments.grid import parse_shard
+    from ono.experiments.plan import works_of
 
     names = catalogue.NAMES if "all" in experiments else experiments
     chosen = [catalogue.experiment(name) for name in names]
     work, part = find_budget(budget), parse_shard(shard)
     if dry_run:
+        works_of(chosen, work, only=only)  # refuses a pattern that no cell is called like
         for experiment in chosen:
             typer.echo(f"{experiment.name}: {experiment.title}, budget {work.name} ({work.note})")
             for cell in experiment.cells:
@@ -103,6 +105,8 @@ def reproduce(
         f"{done['complete']} complete, {summary.before} done before, {done['stopped']} stopped, "
         f"{done['failed']} failed, {summary.left} not begun"
     )
+    if summary.elsewhere:
+        typer.echo(f"{summary.elsewhere} of these are being run by another call; wait for it")
     if not summary.complete:
         typer.echo("run the same command again to go on")
     if done["failed"]:

@@ -28,7 +28,8 @@ def train(
     ] = False,
 ) -> None:
     """Train an operator from a recipe, or on a dataset with a recipe derived from it."""
-    from ono.train.recipe import Recipe, is_dataset
+    from ono.train.recipe import Recipe
+    from ono.train.recipe_files import is_dataset
 
     small = is_dataset(recipe) and _is_cpu(overrides or [])
     chosen = Recipe.load(recipe, overrides or [], small=small)

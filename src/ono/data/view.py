@@ -128,6 +128,14 @@ class View:
         return np.asarray(times[window.history : window.history + window.steps])
 
     @property
+    def free_times(self) -> int | None:
+        """How many times a training step may draw from; None if steady, or a roll-out.
+
+        The frames of a roll-out follow from each other, so none can be left out.
+        """
+        return None if self.times is None or self.window is not None else len(self.times)
+
+    @property
     def points(self) -> int:
         """Points of a sample; their mean if samples differ."""
         if self.shape is not None:

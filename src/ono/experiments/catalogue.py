@@ -9,7 +9,7 @@ from functools import cache
 
 from ono.errors import InputError, nearest
 from ono.experiments.grid import Cell, Experiment, Place, Table
-from ono.train.recipe import packaged_recipes
+from ono.train.recipe_files import packaged_recipes
 
 BENCHMARKS = ("ns2d", "airfoil", "pipe", "darcy", "elasticity", "plasticity")
 MODELS = (

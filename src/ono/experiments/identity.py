@@ -31,7 +31,6 @@ HOW = (
     "train.kernels",
     "train.compile",
     "train.recompute",
-    "train.micro_batch",
 )
 """Ways to the same numbers, up to rounding. They decide time and memory."""
 

@@ -72,6 +72,18 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def refuse_unwritable(self) -> None:
+        """Refuse a place where no line can be added, before hours go into one."""
+        there = self.path
+        while not there.exists():
+            there = there.parent
+        taken = self.path.is_dir() or (there != self.path and not there.is_dir())
+        if taken or not os.access(there, os.W_OK):
+            raise InputError(
+                f"cannot write to the ledger {self.path}: {there} is "
+                f"{'no place for it' if taken else 'read-only'}; choose another with --ledger"
+            )
+
     def append(self, line: Line) -> None:
         """Add one line in a single write, and wait until it is on the disk."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,6 +103,8 @@ class Ledger:
         """Return every whole line, oldest first; one cut short by a crash is left out."""
         if not self.path.exists():
             return []
+        if self.path.is_dir():
+            raise InputError(f"the ledger {self.path} is a directory; give a file with --ledger")
         found = []
         for number, text in enumerate(self.path.read_bytes().split(b"\n"), 1):
             try:

@@ -1,11 +1,13 @@
-"""A job in a process of its own: it is told to stop by its parent, and may die alone."""
+"""Jobs in processes of their own: they are told to stop by their parent, and may die alone."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
@@ -14,6 +16,10 @@ from ono.experiments.cells import explain, run_job
 from ono.experiments.grid import Job
 from ono.experiments.jobs import Ended, Settings, open_line
 from ono.experiments.plan import Work
+from ono.train.signals import StopRequest
+from ono.train.state import Event, Listener
+
+_LOOK_EVERY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +35,7 @@ class WorkProcess:
         """Begin a work at once."""
         context = multiprocessing.get_context("spawn")
         answer, question = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(question, work.job, settings))
+        process = context.Process(target=_work, args=(question, work.job, settings, os.getpid()))
         process.start()
         question.close()
         return cls(work, process, answer)
@@ -54,19 +60,80 @@ class WorkProcess:
         return ended
 
 
-def stop_all(running: Sequence[WorkProcess]) -> None:
-    """Ask processes to save what they have and end."""
-    for one in running:
-        one.process.terminate()
+class Processes:
+    """Works under way side by side, at most so many. None outlives the block that opens this."""
+
+    def __init__(self, count: int, settings: Settings) -> None:
+        self.count, self.settings = count, settings
+        self.running: list[WorkProcess] = []
+        self.waiting: Work | None = None
+        self.elsewhere = 0
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Also when something failed in the block: what they have is saved.
+        self.stop()
+        for one in self.running:
+            one.process.join()
+
+    def fill(self, works: Iterator[Work]) -> None:
+        """Start works while there is room; one that must be alone waits, and others for it."""
+        while len(self.running) < self.count:
+            work, self.waiting = self.waiting or next(works, None), None
+            if work is None:
+                return
+            if self.running and (_alone(work) or _alone(self.running[-1].work)):
+                self.waiting = work
+                return
+            self.running.append(WorkProcess.start(work, self.settings))
+
+    def wait(self) -> None:
+        """Wait until a process ends, but not for long."""
+        connection.wait([one.process.sentinel for one in self.running], timeout=_LOOK_EVERY)
+
+    def stop(self) -> None:
+        """Ask all to save what they have and end."""
+        for one in self.running:
+            one.process.terminate()
+
+    def ended(self, request: StopRequest) -> Iterator[tuple[Work, Ended]]:
+        """Yield the works that are over, and how they ended."""
+        for one in [process for process in self.running if process.over]:
+            self.running.remove(one)
+            ended = one.result(self.settings, request.signal_number)
+            if ended is None:
+                self.elsewhere += 1
+            else:
+                number = request.signal_number or ended.signal_number
+                yield one.work, replace(ended, signal_number=number)
 
 
-def _work(question: Connection, job: Job, settings: Settings) -> None:
+def _alone(work: Work) -> bool:
+    """Say whether others at work on the same device would change the result."""
+    return work.job.cell.kind == "speed"
+
+
+def _work(question: Connection, job: Job, settings: Settings, parent: int) -> None:
     # Ctrl-C goes to all processes of a terminal; this one is told by its parent alone.
     os.setsid()
     try:
-        question.send(run_job(job, settings))
+        question.send(run_job(job, settings, [_stop_without(parent)]))
+    except BrokenPipeError:  # nobody waits for an answer any more; what was trained is saved
+        return
     except RunInUse:
         question.send(None)
     except Exception as error:
         told = {"status": "failed", "reason": explain(error)}
         question.send(Ended(job, open_line(job, settings).model_copy(update=told)))
+
+
+def _stop_without(parent: int) -> Listener:
+    """Return a listener that stops a training once its parent is gone, also if that was killed."""
+
+    def listen(event: Event) -> None:
+        if event.kind == "step" and os.getppid() != parent:
+            signal.raise_signal(signal.SIGTERM)
+
+    return listen

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing import connection
 from pathlib import Path
 
 import torch
@@ -18,19 +17,21 @@ from ono.experiments.grid import Experiment, Job
 from ono.experiments.jobs import Ended, Settings, identity_of, open_line
 from ono.experiments.ledger import Ledger, Line, Status, latest
 from ono.experiments.plan import Work, in_order, works_of
-from ono.experiments.process import WorkProcess, stop_all
+from ono.experiments.process import Processes
 from ono.train.signals import StopRequest, stop_on_signals
 from ono.train.state import Listener
-
-_LOOK_EVERY = 0.5
 
 
 @dataclass(slots=True)
 class Summary:
-    """What became of the jobs of a call: how many by status, done before, or not begun."""
+    """What became of the jobs of a call: how many by status, done before, or not begun.
+
+    Of those not begun, `elsewhere` counts the works that another call is at.
+    """
 
     before: int = 0
     left: int = 0
+    elsewhere: int = 0
     by_status: Counter[Status] = field(default_factory=Counter)
 
     @property
@@ -68,6 +69,7 @@ def reproduce(
     lines = ledger.lines()
     works = works_of(experiments, settings.budget, seeds=seeds, shard=shard, only=only)
     works = in_order(works, experiments, settings.budget, lines)
+    ledger.refuse_unwritable()
     call = _Call(works, settings, ledger, lines, watch or Watch())
     stopped_by: int | None = None
     for work, ended in call.one_by_one() if jobs == 1 else call.side_by_side(jobs):
@@ -214,6 +216,7 @@ class _Call:
             try:
                 ended = run_job(work.job, self.settings, self.watch.listeners)
             except RunInUse:  # another call trains the same cell; its result is found next time
+                self.summary.elsewhere += 1
                 continue
             yield work, ended
             lost = ended.line.status == "failed" and _device_is_lost()
@@ -222,41 +225,19 @@ class _Call:
 
     def side_by_side(self, count: int) -> Iterator[tuple[Work, Ended]]:
         """Keep so many processes busy; a signal is passed on to all of them."""
-        running: list[WorkProcess] = []
         works, told = self.ready(), False
-        waiting: Work | None = None
-        try:
-            with stop_on_signals() as self.request:
-                while True:
-                    while len(running) < count and self.request.signal_number is None:
-                        work, waiting = waiting or next(works, None), None
-                        if work is None:
-                            break
-                        if running and (_alone(work) or _alone(running[-1].work)):
-                            waiting = work
-                            break
-                        running.append(WorkProcess.start(work, self.settings))
-                    if not running:
-                        break
-                    connection.wait([p.process.sentinel for p in running], timeout=_LOOK_EVERY)
-                    if self.request.signal_number is not None and not told:
-                        told = True
-                        stop_all(running)
-                    for one in [p for p in running if p.over]:
-                        running.remove(one)
-                        ended = one.result(self.settings, self.request.signal_number)
-                        if ended is not None:
-                            number = self.request.signal_number or ended.signal_number
-                            yield one.work, replace(ended, signal_number=number)
-        finally:  # also when something here fails: what they have is saved
-            stop_all(running)
-            for one in running:
-                one.process.join()
-
-
-def _alone(work: Work) -> bool:
-    """Say whether others at work on the same device would change the result."""
-    return work.job.cell.kind == "speed"
+        with Processes(count, self.settings) as processes, stop_on_signals() as self.request:
+            while True:
+                if self.request.signal_number is None:
+                    processes.fill(works)
+                if not processes.running:
+                    return
+                processes.wait()
+                if self.request.signal_number is not None and not told:
+                    told = True
+                    processes.stop()
+                yield from processes.ended(self.request)
+                self.summary.elsewhere = processes.elsewhere
 
 
 def _device_is_lost() -> bool:

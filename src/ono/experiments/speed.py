@@ -183,8 +183,7 @@ def runner_of(recipe: Recipe, where: torch.device) -> tuple[OneByOne | Captured,
     """Return what takes the steps of a recipe, and an epoch of whole batches."""
     view = cut(Dataset.open(recipe.data.path), recipe).train
     step = Step(new_operator(recipe, view).to(where), recipe)
-    times = len(view.times) if view.times is not None and view.window is None else None
-    epoch = Epoch.of(recipe, 0, len(view), times)
+    epoch = Epoch.of(recipe, 0, len(view), view.free_times)
     batch = recipe.train.batch
     whole = len(view) // batch * batch
     if not whole:

@@ -61,8 +61,8 @@ def curves(
     rate.plot(epochs, [line.get("learning_rate", np.nan) for line in metrics], color=MUTED, lw=1.2)
     rate.set_ylim(bottom=0)
     rate.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _dress(losses, "", "relative L2", legend=_legend_columns(width))
-    _dress(rate, "epoch", "learning\nrate")
+    dress(losses, "", "relative L2", legend=_legend_columns(width))
+    dress(rate, "epoch", "learning\nrate")
     rate.yaxis.set_major_locator(MaxNLocator(2))
     rate.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     return figure
@@ -85,13 +85,13 @@ def error_distribution(errors: Sequence[float], *, width: float = WIDTH) -> Figu
         counts.hist(known, bins=list(bins), orientation="horizontal", color=FIRST, alpha=0.75)
         if wide:
             _log(curve, known)
-    _dress(
+    dress(
         curve,
         "share of samples, %",
         "relative L2",
         legend=_legend_columns(width) if known.size else 0,
     )
-    _dress(counts, "samples", "")
+    dress(counts, "samples", "")
     counts.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     return figure
 
@@ -142,7 +142,7 @@ def resolution_figure(
         _log(axes, heights)
     else:
         axes.set_ylim(bottom=0)
-    _dress(axes, "points", "relative L2", legend=_legend_columns(width))
+    dress(axes, "points", "relative L2", legend=_legend_columns(width))
     return figure
 
 
@@ -152,7 +152,7 @@ def frame_errors(times: Array, errors: Sequence[float], *, width: float = WIDTH)
     axes = figure.subplots()
     axes.plot(times, errors, color=FIRST, marker="o", ms=4, lw=1.5)
     axes.set_ylim(bottom=0)
-    _dress(axes, "time", "relative L2")
+    dress(axes, "time", "relative L2")
     return figure
 
 
@@ -172,7 +172,7 @@ def _legend_columns(width: float) -> int:
     return 3 if width > 6 else 1
 
 
-def _dress(axes: Axes, x: str, y: str, *, legend: int = 0) -> None:
+def dress(axes: Axes, x: str, y: str, *, legend: int = 0) -> None:
     """Give a chart its quiet axes, and a legend above with so many columns."""
     axes.set_xlabel(x, fontsize=SMALL + 1, color=MUTED)
     axes.set_ylabel(y, fontsize=SMALL + 1, color=MUTED)

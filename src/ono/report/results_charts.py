@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ono.data.info import Array
-from ono.report.charts import DPI, WIDTH
-from ono.report.fields import FIRST, INK, MUTED, RULE, SECOND, SMALL
+from ono.report.charts import DPI, WIDTH, dress
+from ono.report.fields import FIRST, MUTED, RULE, SECOND, SMALL
 
 COLOURS = (FIRST, SECOND, "#3a8a5c", "#8a4fa3", "#a3763a", "#4f8aa3")
 PANELS_A_LINE = 4
@@ -76,7 +76,8 @@ def error_curves(curves: Sequence[Curve], axis: str) -> Figure:
         if any(curve.spread):
             low = [max(y - s, y / 10) for y, s in zip(curve.y, curve.spread, strict=True)]
             high = [y + s for y, s in zip(curve.y, curve.spread, strict=True)]
-            axes.fill_between(curve.x, low, high, color=colour, alpha=0.15, linewidth=0)
+            band = axes.fill_between(curve.x, low, high, color=colour, alpha=0.15, linewidth=0)
+            band.set_zorder(0)  # below the grid
     axes.set_xscale("log")
     axes.set_yscale("log")
     ticks = sorted({x for curve in curves for x in curve.x})
@@ -85,21 +86,7 @@ def error_curves(curves: Sequence[Curve], axis: str) -> Figure:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(axis, fontsize=SMALL + 1, color=MUTED)
-    axes.set_ylabel("relative L2", fontsize=SMALL + 1, color=MUTED)
-    axes.tick_params(labelsize=SMALL, labelcolor=MUTED, color=RULE, which="both")
-    axes.grid(color=RULE, linewidth=0.6)
-    for side, spine in axes.spines.items():
-        spine.set(visible=side in ("left", "bottom"), color=RULE)
-    axes.legend(
-        frameon=False,
-        fontsize=SMALL + 0.5,
-        labelcolor=INK,
-        loc="lower left",
-        bbox_to_anchor=(-0.01, 1.0),
-        ncols=4,
-        borderaxespad=0.2,
-    )
+    dress(axes, axis, "relative L2", legend=4)
     return figure
 
 

@@ -82,11 +82,11 @@ def write_results(sheets: Sequence[Sheet], out: Path, docs: Path | None = None) 
     The Markdown is also put between the two marks of the file `docs`, if there is one.
     """
     written = [out / HTML, out / MARKDOWN]
+    before, after = ("", "") if docs is None else _around_marks(docs)
     try:
         write_text(out / HTML, _html(sheets))
         write_text(out / MARKDOWN, f"# {TITLE}\n\n{_markdown(sheets, out)}\n")
         if docs is not None:
-            before, after = _around_marks(docs)
             text = _markdown(sheets, docs.parent, heading="###")
             write_text(docs, f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
             written.append(docs)
@@ -99,7 +99,12 @@ def write_results(sheets: Sequence[Sheet], out: Path, docs: Path | None = None) 
 
 
 def _around_marks(docs: Path) -> tuple[str, str]:
-    text = docs.read_text(encoding="utf-8") if docs.is_file() else ""
+    try:
+        text = docs.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"--docs {docs} cannot be read: {error}; give a Markdown file with {BEGIN} and {END}"
+        ) from None
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):

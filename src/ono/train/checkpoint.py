@@ -112,7 +112,9 @@ def latest(directory: Path) -> tuple[Path, list[str]]:
         else:
             return candidate, warnings
     found = "\n".join(warnings) or "no checkpoint was written yet"
-    raise CheckpointError(f"nothing to resume in {directory}: {found}")
+    raise CheckpointError(
+        f"nothing to resume in {directory}: {found}; start a new run with `ono train`"
+    )
 
 
 def mark_best(checkpoint: Path, validation: float) -> None:

@@ -15,21 +15,21 @@ from ono.train.recipe import Recipe
 def choose_kernels(operator: Operator, recipe: Recipe, device: torch.device) -> bool:
     """Let the operator use fused kernels if recipe and machine allow; say whether it does."""
     wanted = recipe.train.kernels
-    reason = _hindrance(operator, device)
-    if wanted == "fused" and reason is not None:
-        raise RecipeError(f"train.kernels=fused is not possible: {reason}; use auto or plain")
-    fused = wanted != "plain" and reason is None
+    hindrance = _hindrance(operator, device)
+    if wanted == "fused" and hindrance is not None:
+        raise RecipeError(f"train.kernels=fused {hindrance}; use auto or plain")
+    fused = wanted != "plain" and hindrance is None
     fuse_blocks(operator, fused)
     return fused
 
 
 def _hindrance(operator: Operator, device: torch.device) -> str | None:
-    """Return why an operator cannot use the fused kernels, or None."""
+    """Return what keeps an operator from the fused kernels, as the verb of a sentence, or None."""
     if device.type != "cuda":
-        return f"they need a GPU, not {device.type}"
+        return f"needs a GPU, and this run is on {device.type}"
     if not fused_launch.available():
-        return "they need Triton, which is not installed"
+        return "needs Triton, which is not installed"
     if not isinstance(operator.model, ONO):
-        return f"they are for ono, not {operator.card.model}"
+        return f"is for ono, and this model is {operator.card.model}"
     option = unfusable(operator.model.config)
-    return None if option is None else f"they do not cover {option}"
+    return None if option is None else f"does not cover {option}"

@@ -35,6 +35,11 @@ def cut(dataset: Dataset, recipe: Recipe) -> Views:
             f"the recipe has a section rollout, but {dataset.path} is a {dataset.info.task} task; "
             "leave the section out"
         )
+    if recipe.train.times is not None and dataset.info.task != "timed":
+        raise DataError(
+            f"train.times is {recipe.train.times}, but {dataset.path} is a {dataset.info.task} "
+            "task, whose samples have no times to choose from; leave it out"
+        )
     return views(
         dataset,
         resolution=data.resolution,

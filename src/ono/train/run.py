@@ -16,7 +16,8 @@ from typing import Any
 
 from ono.errors import CheckpointError, InputError, RecipeError, RunInUse
 from ono.files import write_text
-from ono.train.recipe import Recipe, read_yaml
+from ono.train.recipe import Recipe
+from ono.train.recipe_files import read_yaml
 
 RECIPE, ENVIRONMENT = "recipe.yaml", "environment.json"
 METRICS, EVENTS, RESULT = "metrics.jsonl", "events.jsonl", "result.json"
@@ -47,7 +48,7 @@ class Run:
         file = self.path / ".lock"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = file.open("a+")
+            handle = file.open("ab+", buffering=0)
         except OSError as error:
             raise InputError(
                 f"cannot write to the run directory {self.path}: {error.strerror}; "
@@ -58,14 +59,14 @@ class Run:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 handle.seek(0)
-                owner = handle.read().strip() or "another process"
+                owner = handle.read().decode().strip() or "another process"
                 raise RunInUse(
                     f"{self.path} is being written by {owner}; wait for it, or choose another "
                     "directory with --out"
                 ) from None
             handle.truncate(0)
-            handle.write(f"process {os.getpid()} on {platform.node()}")
-            handle.flush()
+            with contextlib.suppress(OSError):  # on a full disk the lock holds, without a name
+                handle.write(f"process {os.getpid()} on {platform.node()}".encode())
             try:
                 yield
             finally:
@@ -133,7 +134,14 @@ class Run:
         file = self.path / RESULT
         if not file.is_file():
             return None
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        try:
+            content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            float(content["test"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{file} cannot be read ({error!r}); delete it, and `ono resume {self.path}` "
+                "writes it again"
+            ) from None
         return content
 
 
