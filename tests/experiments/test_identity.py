@@ -45,7 +45,14 @@ def test_where_and_how_it_runs_does_not_count(change: str) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    ["train.epochs=3", "model.layers=2", "data.train=7", "train.precision=fp32", "model.name=fno"],
+    [
+        "train.epochs=3",
+        "model.layers=2",
+        "data.train=7",
+        "train.precision=fp32",
+        "train.micro_batch=2",
+        "model.name=fno",
+    ],
 )
 def test_what_is_learned_counts(change: str) -> None:
     removed = ["model.query=nearest"] if change == "model.name=fno" else []
