@@ -4,8 +4,8 @@ python benchmarks/peers.py errors                  quick Darcy and elasticity, t
 python benchmarks/peers.py speed --device cuda     milliseconds and memory at the full shapes
 
 Errors come from the packaged recipes `darcy/MODEL-quick` and `elasticity/MODEL-quick`: the same
-data, epochs (here twice as many of elasticity) and batches for all. Results are JSON lines; `benchmarks/tables.py` makes tables of
-them. With `--jobs N` so many trainings run side by side.
+data, epochs (of elasticity twice those of the recipe) and batches for all. Results are JSON lines;
+`benchmarks/tables.py` makes tables of them. With `--jobs N` so many trainings run side by side.
 """
 
 from __future__ import annotations

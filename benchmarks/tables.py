@@ -44,7 +44,16 @@ COLUMNS = {
         "queries in clouds",
         "ragged clouds",
     ),
-    "peers": ("benchmark", "model", "parameters", "test error", "spread", "mean predictor"),
+    "peers": (
+        "benchmark",
+        "model",
+        "parameters",
+        "epochs",
+        "test error",
+        "spread",
+        "mean predictor",
+        "commit",
+    ),
     "speed": ("benchmark", "model", "parameters", "batch", "ms/step", "samples/s", "peak GiB"),
     "quick": ("benchmark", "epochs", "trained in s", "test error", "mean predictor", "commit"),
     "steps": (
