@@ -22,6 +22,7 @@ from typing import Any
 import h5py
 import meshio
 import numpy as np
+from lines import keep
 from numpy.typing import NDArray
 from scipy.io import savemat
 from scipy.spatial import Delaunay
@@ -133,10 +134,7 @@ def main() -> None:
         write(Path(place))
         for kind in KINDS:
             line = measure(kind, Path(place), args.epochs, args.commit)
-            print(json.dumps(line), flush=True)
-            if args.lines is not None:
-                with args.lines.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
+            keep(line, args.lines)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ CUDA graph, so that starting it costs nothing; the size in use is marked with a 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from lines import keep
 from triton.runtime.jit import JITFunction
 
 from ono.device import describe_device, matmul_precision
@@ -135,12 +135,8 @@ def main() -> None:
                     timed[label] = round(microseconds(launch.resized(*size)), 1)
                 except Exception as error:  # a size that does not fit the chip
                     timed[label] = type(error).__name__
-            print(f"{source:16s} {name:24s} " + "  ".join(f"{k} {v}" for k, v in timed.items()))
-            if args.lines is not None:
-                line = {"recipe": source, "changes": args.set, "kernel": name, **timed}
-                line |= {"device": describe_device("cuda"), "commit": args.commit}
-                with args.lines.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
+            line = {"recipe": source, "changes": args.set, "kernel": name, **timed}
+            keep(line | {"device": describe_device("cuda"), "commit": args.commit}, args.lines)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from lines import keep
 from quick import mean_predictor
 
 from ono.data.benchmarks import BENCHMARKS, benchmark
@@ -141,11 +142,7 @@ def main() -> None:
     args.device = choose_device(args.device)
     with tempfile.TemporaryDirectory() as folder:
         for line in (errors if args.what == "errors" else speed)(args, Path(folder)):
-            text = json.dumps(line)
-            print(text, flush=True)
-            if args.lines is not None:
-                with args.lines.open("a") as file:
-                    file.write(text + "\n")
+            keep(line, args.lines)
 
 
 if __name__ == "__main__":

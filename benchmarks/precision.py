@@ -9,13 +9,14 @@ training, the operator is evaluated in float32 (in TF32 after a tf32 training).
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import statistics
 import tempfile
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
+
+from lines import keep
 
 from ono.data.benchmarks import benchmark
 from ono.data.generate import make
@@ -78,10 +79,7 @@ def main() -> None:
             "device": describe_device(device),
             "commit": args.commit,
         }
-        print(json.dumps(line), flush=True)
-        if args.lines is not None:
-            with args.lines.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+        keep(line, args.lines)
 
 
 if __name__ == "__main__":

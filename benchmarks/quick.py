@@ -7,13 +7,13 @@ OMP_NUM_THREADS=2 python benchmarks/quick.py airfoil pipe train.epochs=40
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from lines import keep
 
 from ono.data.batches import in_order, load
 from ono.data.benchmarks import BENCHMARKS, benchmark
@@ -72,10 +72,7 @@ def main() -> None:
     for name in names:
         with tempfile.TemporaryDirectory() as folder:
             line = measure(name, Path(folder), changes, args.commit)
-        print(json.dumps(line), flush=True)
-        if args.lines is not None:
-            with args.lines.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+        keep(line, args.lines)
 
 
 if __name__ == "__main__":
