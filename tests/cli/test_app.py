@@ -521,7 +521,11 @@ def test_report_writes_one_file(case: Case, tmp_path: Path) -> None:
     text = out.read_text()
     assert text.startswith("<!")
     assert "potential" in text
-    assert "no run at" in refused("report", tmp_path / "none")
+    assert "nothing to report at" in refused("report", tmp_path / "none")
+    assert "--docs is for results" in refused("report", case.run, "--docs", tmp_path / "page.md")
+    other = tmp_path / "page.html"
+    other.write_text("<html></html>")
+    assert "holds no results" in refused("report", other)
 
 
 def test_a_damaged_best_checkpoint_is_not_used(case: Case, tmp_path: Path) -> None:

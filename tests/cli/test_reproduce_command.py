@@ -1,4 +1,4 @@
-"""`ono reproduce` and `ono results` as a user runs them."""
+"""`ono reproduce`, and `ono report` of its results, as a user runs them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_smoke_run_fills_a_table_and_is_not_repeated(
     assert "0 complete, 8 done before" in ono(*arguments).out
     lines = Ledger(tmp_path / "results/ledger.jsonl").lines()
     angles = [line.values["span"] for line in lines if line.recipe.endswith("/white")]
-    written = ono("results")
+    written = ono("report", "results")
     assert written.code == 0, written.err
     page = (tmp_path / "results/results.md").read_text()
     mean, spread = statistics.fmean(angles), statistics.stdev(angles)
@@ -84,7 +84,7 @@ def test_no_time_begins_nothing(ono: Callable[..., Done], tmp_path: Path) -> Non
         (("reproduce", "main", "--only", "moon/*"), "no cell of main is called like 'moon/*'"),
         (("reproduce", "main", "--only", "moon/*", "--dry-run"), "called like 'moon/*'"),
         (("reproduce", "main", "--ledger", "."), "the ledger . is a directory"),
-        (("results",), "no ledger at results/ledger.jsonl"),
+        (("report", "results"), "nothing to report at results: a run comes from `ono train`"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_done(
@@ -131,7 +131,7 @@ def test_trainings_can_lie_elsewhere(ono: Callable[..., Done], tmp_path: Path) -
     assert picture.stat().st_size < 300_000
     page = tmp_path / "page.md"
     page.write_text("<!-- results: begin --><!-- results: end -->")
-    assert ono("results", "--docs", "page.md").code == 0
+    assert ono("report", "results", "--docs", "page.md").code == 0
     assert "images/results-super-resolution-smoke-made-darcy-ono.svg" in page.read_text()
 
 
@@ -146,7 +146,7 @@ def test_everything_runs_in_a_smoke_budget(ono: Callable[..., Done], tmp_path: P
     (later,) = [x for x in lines if (x.experiment, x.recipe) == ("temporal", "ns2d/ono")]
     assert len(later.by_time) == 10
     assert later.values["unseen"] == pytest.approx(sum(later.by_time[8:]) / 2)
-    assert ono("results").code == 0
+    assert ono("report", "results").code == 0
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ from ono.cli import (
     predict,
     report,
     reproduce,
-    results,
     resume,
     train,
 )
@@ -36,7 +35,6 @@ app.command("eval")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
-app.command("results")(results.results)
 app.command("doctor")(doctor.doctor)
 
 
