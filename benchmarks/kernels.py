@@ -27,7 +27,14 @@ from ono.experiments.stand_in import stand_in
 from ono.train.execution import Epoch
 
 Size = tuple[int, int, int, int | None]
-CHAINS: tuple[Size, ...] = ((64, 4, 1, None), (64, 8, 1, None), (64, 8, 1, 128), (128, 8, 1, None))
+CHAINS: tuple[Size, ...] = (
+    (32, 4, 1, None),
+    (64, 4, 1, None),
+    (64, 4, 1, 168),
+    (64, 8, 1, None),
+    (64, 8, 1, 128),
+    (128, 8, 1, None),
+)
 SUMS: tuple[Size, ...] = (
     (64, 4, 2, None),
     (64, 8, 1, None),

@@ -12,7 +12,14 @@ import os
 
 # GPU kernels are not Python: loaded before the hook, it leaves them alone.
 with contextlib.suppress(ImportError):
-    for name in ("physics.block_thomas", "nn.fused", "nn.feed_forward", "nn.lower", "nn.upper"):
+    for name in (
+        "physics.block_thomas",
+        "nn.fused",
+        "nn.feed_forward",
+        "nn.lower",
+        "nn.mixing",
+        "nn.upper",
+    ):
         importlib.import_module(f"ono.{name}_triton")
 
 if not os.environ.get("ONO_TEST_COMPILE"):

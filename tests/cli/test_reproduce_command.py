@@ -104,7 +104,7 @@ def test_a_dry_run_lists_the_cells(ono: Callable[..., Done]) -> None:
     cells = sum(len(experiment(name).cells) for name in NAMES)
     assert len(done.out.splitlines()) == cells + len(NAMES)
     few = ono("reproduce", "all", "--dry-run", "--only", "*norm=bn")
-    assert len(few.out.splitlines()) == 3 + len(NAMES)
+    assert len(few.out.splitlines()) == 4 + len(NAMES)
 
 
 def test_a_list_says_what_is_done_and_what_is_next(ono: Callable[..., Done]) -> None:

@@ -273,7 +273,7 @@ def test_a_process_without_its_parent_saves_and_ends_quietly(data: Path, tmp_pat
     provide(job.cell, TINY, data, device="cpu")
     answer, question = multiprocessing.Pipe(duplex=False)
     answer.close()
-    child = multiprocessing.get_context("fork").Process(
+    child = multiprocessing.get_context("spawn").Process(
         target=process._work, args=(question, job, settings, os.getpid() + 1)
     )
     child.start()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,15 +13,16 @@ from ono.models.ono_fused import fuse_blocks
 from ono.nn.attention import EfficientAttention
 from ono.nn.blocks import NNBlock, OrthogonalBlock
 from ono.nn.eigen_options import EigenOptions
-from ono.nn.fused_launch import available, operands
-from ono.nn.fused_lower import lower_block, lower_weights
-from ono.nn.fused_upper import upper_block, upper_weights
+from ono.nn.fused_launch import Setting, available, operands
+from ono.nn.fused_lower import lower_backward, lower_forward, lower_parameters, lower_weights
+from ono.nn.fused_mixing import Whitened, mixing_backward, mixing_forward
+from ono.nn.fused_upper import upper_backward, upper_forward, upper_parameters, upper_weights
 from ono.nn.heads import block_diagonal
 from ono.nn.measure import Measure
 from ono.nn.mlp import FFN
 from ono.nn.orthogonal_attention import Basis, OrthogonalAttention
 from ono.nn.recompute import recompute_blocks
-from ono.nn.whitening import second_moments
+from ono.nn.whitening import Whitening, second_moments
 from ono.problem import Problem
 
 pytestmark = [
@@ -47,20 +46,12 @@ def measure(kind: str) -> tuple[Measure, Tensor]:
     return Measure(weights / weights.sum(-1, keepdim=True)), real
 
 
-def read(*pairs: tuple[Tensor, Tensor]) -> Tensor:
-    return torch.stack([(x * weight).sum().double() for x, weight in pairs]).sum()
-
-
 def shaken(module: nn.Module) -> None:
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.3 if parameter.ndim > 1 else 0.5)
 
 
-def compare(
-    plain: Callable[[], Tensor], fused: Callable[[], Tensor], leaves: list[Tensor], tolerance: float
-) -> None:
-    expected = torch.autograd.grad(plain(), leaves)
-    got = torch.autograd.grad(fused(), leaves)
+def compare(got: list[Tensor], expected: tuple[Tensor, ...], tolerance: float) -> None:
     for number, (ours, theirs) in enumerate(zip(got, expected, strict=True)):
         assert ours.shape == theirs.shape
         assert float((ours - theirs).norm() / theirs.norm()) < tolerance, number
@@ -75,25 +66,31 @@ def test_lower_block_is_the_nn_block(kind: str) -> None:
     shaken(w_q)
     space, real = measure(kind)
     g = torch.randn(BATCH, POINTS, WIDTH, device="cuda", requires_grad=True)
-    to_g, to_features = (torch.randn_like(g) * real[..., None] for _ in range(2))
-    to_gram = torch.randn(BATCH, HEADS, SHARE, SHARE, device="cuda")
-    to_gram = to_gram + to_gram.mT
+    d_after, d_features = (torch.randn_like(g) * real[..., None] for _ in range(2))
+    d_gram = 10 * torch.randn(BATCH, HEADS, SHARE, SHARE, device="cuda")
+    d_gram = d_gram + d_gram.mT
+    parameters = lower_parameters(block, w_q)
 
-    def plain() -> Tensor:
-        after, _ = block(g, space)
-        features = w_q(after)
-        gram = second_moments(features, HEADS, space)
-        return read((after, to_g), (features, to_features), (gram, 10 * to_gram))
+    after, _ = block(g, space)
+    features = w_q(after)
+    gram = second_moments(features, HEADS, space)
+    given = (d_after, d_features, d_gram.double())
+    expected = torch.autograd.grad((after, features, gram), (g, *parameters), given)
 
-    def fused() -> Tensor:
-        weights = operands(lower_weights(block, w_q), "bf16x6")
-        after, features, grams = lower_block(block, w_q, weights, g, space, SHARE)
-        gram = grams.sum(1).unflatten(-1, (HEADS, SHARE)).transpose(1, 2)
-        return read((after, to_g), (features, to_features), (gram, 10 * to_gram))
-
-    leaves = [g, *block.parameters(), *w_q.parameters()]
-    assert torch.allclose(plain(), fused(), rtol=1e-4)
-    compare(plain, fused, leaves, 2e-5)
+    setting = Setting(space.weights, SHARE, "bf16x6")
+    with torch.no_grad():
+        multiplied = operands(lower_weights(block, w_q), "bf16x6")
+        kept, grams = lower_forward(g, parameters, multiplied, setting)
+        compact = d_gram.transpose(1, 2).flatten(2).contiguous()
+        d_g, others = lower_backward(
+            kept, (d_after, d_features, compact), parameters, multiplied, setting
+        )
+    seen = real[..., None] > 0
+    for ours, theirs in ((kept.after, after), (kept.features, features)):
+        assert torch.allclose(ours * seen, theirs * seen, rtol=1e-4, atol=1e-4)
+    total = grams.sum(1).unflatten(-1, (HEADS, SHARE)).transpose(1, 2)
+    assert torch.allclose(total, gram.float(), rtol=1e-4, atol=1e-5)
+    compare([d_g, *others], expected, 2e-5)
 
 
 @pytest.mark.parametrize("kind", ["uniform", "padded"])
@@ -108,33 +105,78 @@ def test_upper_block_is_the_orthogonal_block(kind: str, times: int, own_kernel: 
     shape = (BATCH, times, POINTS, WIDTH) if times > 1 else (BATCH, POINTS, WIDTH)
     h = torch.randn(shape, device="cuda", requires_grad=True)
     features = torch.randn(BATCH, POINTS, WIDTH, device="cuda", requires_grad=True)
-    blocks = (BATCH, HEADS, SHARE, SHARE) if own_kernel else (HEADS, SHARE, SHARE)
-    kernel = torch.randn(blocks, device="cuda", dtype=torch.float64, requires_grad=True)
+    groups = BATCH if own_kernel else 1
+    kernel = torch.randn(groups, HEADS, SHARE, SHARE, device="cuda", dtype=torch.float64)
+    kernel.requires_grad_()
     seen = real[:, None, :, None] if times > 1 else real[..., None]
-    to_h = torch.randn_like(h) * seen
+    d_after = torch.randn_like(h) * seen
+    parameters = upper_parameters(block)
 
-    def plain() -> Tensor:
-        after, _ = block(Basis(features, block_diagonal(kernel), kernel), h, space)
-        return read((after, to_h))
+    mixing = block_diagonal(kernel if own_kernel else kernel[0])
+    after, _ = block(Basis(features, mixing, kernel), h, space)
+    expected = torch.autograd.grad(after, (h, features, kernel, *parameters), d_after)
 
-    def fused() -> Tensor:
-        weights = operands(upper_weights(block), "bf16x6")
-        after = upper_block(block, weights, features, kernel, h, space)
-        return read((after, to_h))
+    setting = Setting(space.weights, SHARE, "bf16x6")
+    with torch.no_grad():
+        multiplied = operands(upper_weights(block), "bf16x6")
+        kept, ours = upper_forward(h, features, kernel, parameters, multiplied, setting)
+        *found, others = upper_backward(kept, d_after, parameters, multiplied, setting)
+    assert torch.allclose(ours * seen, after * seen, rtol=1e-4, atol=1e-4)
+    compare([*found, *others], expected, 2e-5)
 
-    used = [p for name, p in block.named_parameters() if "w_q" not in name and "mu" not in name]
-    compare(plain, fused, [h, features, kernel, *used], 2e-5)
+
+@pytest.mark.parametrize("pooled", [True, False])
+@pytest.mark.parametrize("share", [16, 32])
+def test_mixing_is_whitening(pooled: bool, share: int) -> None:
+    torch.manual_seed(0)
+    options = EigenOptions(functions=share, heads=2)
+    parts = torch.randn(BATCH, 5, 40, 2, share, device="cuda") / 10
+    parts[..., 0] *= 1e-2
+    grams = torch.einsum("bpmhi,bpmhj->bpihj", parts, parts).flatten(3)
+    raw_mu = torch.randn(2, share, device="cuda", requires_grad=True)
+    each = grams.double().sum(1).unflatten(-1, (2, share)).transpose(1, 2).contiguous()
+    covariance = each.mean(0, keepdim=True) if pooled else each
+    covariance.requires_grad_()
+    norm = Whitening(options).cuda()
+    kernel = norm.kernel(nn.functional.softplus(raw_mu), norm.factor(covariance))
+    d_kernel = torch.randn(kernel.shape, device="cuda")
+    d_covariance, d_raw_mu = torch.autograd.grad(kernel, (covariance, raw_mu), d_kernel.double())
+    largest = float(kernel.detach().abs().max())
+
+    how = Whitened(white=True, pooled=pooled, ridge=options.ridge)
+    totals, failures = torch.empty_like(covariance), raw_mu.new_empty(len(covariance), 2).int()
+    with torch.no_grad():
+        mixed = mixing_forward(grams, raw_mu, totals, failures, how)
+        d_gram, ours = mixing_backward(d_kernel, mixed, raw_mu, BATCH, how)
+    samples = BATCH if pooled else 1
+    assert torch.allclose(totals / samples, covariance, rtol=1e-12)
+    assert not failures.any()
+    assert torch.allclose(mixed.kernel, kernel, rtol=1e-6, atol=1e-6 * largest)
+    compact = d_covariance.float().transpose(1, 2).flatten(2) / samples
+    compare([d_gram, ours], (compact.expand(BATCH, -1, -1), d_raw_mu), 1e-5)
 
 
-@pytest.mark.parametrize("covariance", ["batch", "ema", "sample"])
+def test_mixing_says_what_it_cannot_factor() -> None:
+    how = Whitened(white=True, pooled=True, ridge=1e-7)
+    grams = -torch.eye(16, device="cuda").repeat(1, 1, 1, 4)
+    totals = torch.empty(1, 4, 16, 16, dtype=torch.float64, device="cuda")
+    failures = torch.zeros(1, 4, dtype=torch.int32, device="cuda")
+    mixed = mixing_forward(grams, torch.zeros(4, 16, device="cuda"), totals, failures, how)
+    assert (failures > 0).all()
+    assert not torch.isfinite(mixed.kernel).any(-1).all()
+
+
+@pytest.mark.parametrize(
+    "eigen", [{}, {"covariance": "sample"}, {"norm": "none"}], ids=["batch", "sample", "none"]
+)
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [("fp32", 1e-4), ("tf32", 1e-2), ("bf16", 8e-2)]
 )
 def test_a_fused_operator_is_the_plain_one(
-    covariance: str, precision: str, tolerance: float
+    eigen: dict[str, str], precision: str, tolerance: float
 ) -> None:
     """Both against float64: fused kernels must not be further from it than twice the plain ones."""
-    config = ONOConfig.model_validate({"layers": 3, "eigen": {"covariance": covariance}})
+    config = ONOConfig.model_validate({"layers": 3, "eigen": eigen})
     torch.manual_seed(0)
     model = ONO(config, Problem(dim=2, in_channels=1, out_channels=1)).cuda()
     domain = Domain.grid((23, 29), batch=3).to("cuda")
@@ -181,3 +223,18 @@ def test_recomputed_blocks_have_the_same_gradients() -> None:
         gradients.append(torch.autograd.grad(loss, list(model.parameters())))
     for kept, recomputed in zip(*gradients, strict=True):
         assert torch.equal(kept, recomputed)
+
+
+def test_flows_side_by_side_give_the_same_bits() -> None:
+    """What one lane gives away too early, or reads too late, would show as other numbers."""
+    torch.manual_seed(0)
+    model = ONO(ONOConfig(), Problem(dim=2, in_channels=1, out_channels=1)).cuda()
+    domain = Domain.grid((31, 31), batch=8).to("cuda")
+    values = torch.randn(8, 31 * 31, 1, device="cuda")
+    found = []
+    for beside in (False, *(True,) * 20):
+        fuse_blocks(model, beside=beside)
+        loss = model(domain, values).square().mean()
+        found.append([loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))])
+    for tensors in found[1:]:
+        assert all(torch.equal(ours, alone) for ours, alone in zip(tensors, found[0], strict=True))

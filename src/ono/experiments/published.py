@@ -103,6 +103,10 @@ PUBLISHED: dict[str, Published] = {
             },
         ),
     ),
+    "as-published": Published(
+        "Table 6",
+        _lines(("elasticity",), {"bn": (0.0149,), "ln": (0.0387,), "ortho": (0.0118,)}),
+    ),
     "deep": Published(
         "Table 7",
         _lines(

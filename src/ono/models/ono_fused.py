@@ -7,22 +7,39 @@ evaluation, takes the plain path. Both compute the same function.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from ono.models.ono import ONO
 from ono.models.ono_config import ONOConfig
 from ono.nn.blocks import NNBlock, OrthogonalBlock
-from ono.nn.fused_launch import WIDTHS, ambient_precision, operands
-from ono.nn.fused_lower import lower_block, lower_weights
-from ono.nn.fused_upper import upper_block, upper_weights
+from ono.nn.fused_launch import WIDTHS, Setting, ambient_precision, operands
+from ono.nn.fused_lower import (
+    LowerKept,
+    lower_backward,
+    lower_forward,
+    lower_parameters,
+    lower_weights,
+)
+from ono.nn.fused_mixing import Mixed, Whitened, mixing_backward, mixing_forward
+from ono.nn.fused_upper import (
+    UpperKept,
+    upper_backward,
+    upper_forward,
+    upper_parameters,
+    upper_weights,
+)
+from ono.nn.lanes import Lane, lanes
 from ono.nn.measure import Measure
 from ono.nn.mlp import FFN
-from ono.nn.orthogonal_attention import OrthogonalAttention, kernels
-from ono.nn.whitening import Whitener, covariances
+from ono.nn.whitening import Whitener, Whitening, count_all
 
 
 def unfusable(config: ONOConfig) -> str | None:
@@ -44,7 +61,8 @@ def unfusable(config: ONOConfig) -> str | None:
         f"model.lower.heads={lower.heads}": lower.heads * share == width,
         f"model.eigen.heads={eigen.heads}": eigen.heads * share == width,
         f"model.eigen.functions={share}": share in (16, 32, 64),
-        f"model.eigen.norm={eigen.norm}": eigen.norm == "ortho",
+        f"model.eigen.norm={eigen.norm}": eigen.norm in ("ortho", "none"),
+        f"model.eigen.covariance={eigen.covariance}": eigen.covariance != "ema",
         f"model.eigen.measure={eigen.measure}": eigen.measure != "sum",
         f"model.eigen.value_projection={eigen.value_projection}": eigen.value_projection,
         f"model.eigen.bias={eigen.bias}": eigen.bias,
@@ -52,11 +70,14 @@ def unfusable(config: ONOConfig) -> str | None:
     return next((option for option, met in demands.items() if not met), None)
 
 
-def fuse_blocks(module: nn.Module, wanted: bool = True) -> int:
-    """Let every ONO inside a module that can use the fused kernels; return how many there are."""
+def fuse_blocks(module: nn.Module, wanted: bool = True, *, beside: bool = False) -> int:
+    """Let every ONO inside a module that can use the fused kernels; return how many there are.
+
+    `beside` computes the two flows at the same time, on two streams of a GPU.
+    """
     parts = [p for p in module.modules() if isinstance(p, ONO) and unfusable(p.config) is None]
     for part in parts:
-        part.flows = flows if wanted else None
+        part.flows = partial(flows, beside=beside) if wanted else None
     return len(parts)
 
 
@@ -65,84 +86,178 @@ def flows(
     g: Float[Tensor, "batch points width"],
     h: Float[Tensor, "batch *time points width"],
     measure: Measure,
+    *,
+    beside: bool = False,
 ) -> Float[Tensor, "batch *time points out"]:
     """Return the output of a model from g⁰ and h¹ (Eqs. 3-9)."""
     lowers = cast("list[NNBlock]", list(model.lower))
     uppers = cast("list[OrthogonalBlock]", list(model.upper))
-    below, above = _multiplied(lowers, uppers, ambient_precision(g.device))
-    features, grams = _lower_flow(lowers, uppers, below, g, measure)
-    mixing = _mixing([upper.attention for upper in uppers], grams)
-    h = _upper_flow(uppers, above, features, mixing, h, measure)
+    h, totals, failures = _both_flows(lowers, uppers, g, h, measure, beside)
+    norms = [upper.attention.norm for upper in uppers]
+    pooled = [norm for norm in norms if isinstance(norm, Whitening)]
+    if pooled:
+        count_all(pooled, totals[:, 0], len(g))
+    if isinstance(norms[0], Whitener):
+        norms[0].count_failures(failures)
     with torch.autocast(h.device.type, enabled=False):
         return _head(cast(nn.Sequential, model.head), h)
 
 
-# torch.compile, where it is asked for, takes what lies between the flows and leaves them alone.
+# torch.compile, where it is asked for, takes what lies around the flows and leaves them alone.
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _lower_flow(
+def _both_flows(
     lowers: list[NNBlock],
     uppers: list[OrthogonalBlock],
-    multiplied: list[list[Tensor]],
     g: Tensor,
+    h: Tensor,
     measure: Measure,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return ĝ of every layer, and <ĝ, ĝ> in parts (Eqs. 3, 4)."""
-    features, grams = [], []
-    for lower, upper, weights in zip(lowers, uppers, multiplied, strict=True):
-        w_q, share = upper.attention.w_q, upper.attention.options.functions
-        g, g_hat, gram = lower.again(lower_block, lower, w_q, weights, g, measure, share)
-        features.append(g_hat)
-        grams.append(gram)
-    return features, grams
+    beside: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return h after the last layer, and what `_Flows` says about covariances."""
+    options = uppers[0].attention.options
+    weights = None if measure.weights is None else measure.weights.contiguous()
+    setting = Setting(weights, options.functions, ambient_precision(g.device))
+    how = Whitened(options.norm == "ortho", options.covariance != "sample", options.ridge)
+    below, above = _multiplied(lowers, uppers, setting.precision)
+    plan = _Plan(setting, how, below, above, lowers[0].recompute, beside)
+    parameters: list[Tensor] = []
+    for lower, upper in zip(lowers, uppers, strict=True):
+        parameters += lower_parameters(lower, upper.attention.w_q)
+        parameters += [upper.attention.raw_mu, *upper_parameters(upper)]
+    found: tuple[Tensor, Tensor, Tensor] = _Flows.apply(g, h, plan, *parameters)  # type: ignore[no-untyped-call]
+    return found
 
 
-def _mixing(attentions: list[OrthogonalAttention], grams: list[Tensor]) -> Tensor:
-    """Return the k×k kernel of every layer (Eqs. 7-9)."""
+class _Plan(NamedTuple):
+    """What both flows need beside their parameters."""
 
-    def moments() -> Tensor:
-        moments: Tensor = _Moments.apply(*grams)  # type: ignore[no-untyped-call]
-        return moments
+    setting: Setting
+    how: Whitened
+    below: list[list[Tensor]]
+    above: list[list[Tensor]]
+    forget: bool
+    beside: bool
 
-    norms = [a.norm for a in attentions if isinstance(a.norm, Whitener)]
-    with torch.autocast(grams[0].device.type, enabled=False):
-        return kernels(attentions, norms[0].factor(covariances(norms, moments)))
+    def lanes(self, device: torch.device) -> list[Lane]:
+        """Return where the upper flow, the lower flow and what is between them are computed.
+
+        What is forgotten is made again, and must not be given away while another lane reads it.
+        """
+        return lanes(3, device, beside=self.beside and not self.forget)
 
 
-class _Moments(torch.autograd.Function):
-    """<ĝ, ĝ> of every layer and sample from their parts, [layers batch heads eigen eigen].
+class _Layer(NamedTuple):
+    """What a layer keeps for the way back."""
 
-    All layers are summed at once, and all gradients made symmetric at once.
+    lower: LowerKept
+    mixed: Mixed
+    upper: UpperKept
+
+
+class _Flows(torch.autograd.Function):
+    """Both flows: the lower one is ahead of the upper one there, and behind it on the way back.
+
+    Returned are h after the last layer and, for every layer, the sum over all samples of <ĝ, ĝ>
+    and how many pivots of its factorisation were not positive.
     """
 
     @staticmethod
-    def forward(ctx: Any, *grams: Tensor) -> Tensor:
-        ctx.parts, ctx.kind = grams[0].shape[1], grams[0].dtype
-        total = torch.stack(grams).sum(2, dtype=torch.float64)
-        heads: Tensor = total.unflatten(-1, (-1, total.shape[-2]))
-        return heads.transpose(2, 3)
+    def forward(ctx: Any, g: Tensor, h: Tensor, plan: _Plan, *parameters: Tensor) -> Any:
+        setting, how, below, above, forget, _ = plan
+        upper, lower, between = plan.lanes(g.device)
+        groups = 1 if how.pooled else len(g)
+        shape = (len(below), groups, g.shape[-1] // setting.share, setting.share, setting.share)
+        totals = g.new_empty(shape, dtype=torch.float64)
+        failures = g.new_empty(shape[:3], dtype=torch.int32)
+        lower.behind(upper)
+        trace: list[tuple[Tensor, Tensor, Mixed] | _Layer] = []
+        held = []
+        for layer, own in enumerate(_own(parameters)):
+            with lower.open():
+                left, grams = lower_forward(g, own.lower, below[layer], setting)
+            between.behind(lower)
+            with between.open():
+                mixed = mixing_forward(grams, own.raw_mu, totals[layer], failures[layer], how)
+            upper.behind(between)
+            kept, after = upper_forward(
+                h, left.features, mixed.kernel, own.upper, above[layer], setting
+            )
+            held.append(grams)  # of one lane, read in another
+            trace.append((g, h, mixed) if forget else _Layer(left, mixed, kept))
+            g, h = left.after, after
+        ctx.trace, ctx.plan, ctx.parameters = trace, plan, parameters
+        ctx.mark_non_differentiable(totals, failures)
+        return h, totals, failures
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        (gradient,) = gradients
-        even = torch.lerp(gradient, gradient.mT, 0.5).to(ctx.kind).transpose(2, 3).flatten(3)
-        return even[:, :, None].expand(-1, -1, ctx.parts, -1, -1).unbind(0)
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        setting, how, below, above, *_ = ctx.plan
+        d_h = gradients[0]
+        upper, lower, between = ctx.plan.lanes(d_h.device)
+        d_g: Tensor | None = None
+        given: list[Tensor] = []
+        held: deque[tuple[torch.cuda.Event | None, tuple[Tensor, ...]]] = deque()
+        for layer, own in reversed(list(enumerate(_own(ctx.parameters)))):
+            kept = _remembered(ctx.trace.pop(), own, below[layer], above[layer], setting)
+            d_h, d_features, d_kernel, of_upper = upper_backward(
+                kept.upper, d_h, own.upper, above[layer], setting
+            )
+            batch = len(kept.lower.g)
+            between.behind(upper)
+            with between.open():
+                d_gram, d_raw_mu = mixing_backward(d_kernel, kept.mixed, own.raw_mu, batch, how)
+            d_after = torch.zeros_like(kept.lower.after) if d_g is None else d_g
+            lower.behind(upper)
+            lower.behind(between)
+            with lower.open():
+                d_g, of_lower = lower_backward(
+                    kept.lower, (d_after, d_features, d_gram), own.lower, below[layer], setting
+                )
+            given = [*of_lower, d_raw_mu, *of_upper, *given]
+            held.append((lower.mark(), (d_after, d_features, d_kernel, d_gram)))
+            del kept
+            if len(held) > _AHEAD:
+                upper.wait(held.popleft()[0])
+        upper.behind(lower)
+        return d_g, d_h, None, *given
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _upper_flow(
-    uppers: list[OrthogonalBlock],
-    multiplied: list[list[Tensor]],
-    features: list[Tensor],
-    mixing: Tensor,
-    h: Tensor,
-    measure: Measure,
-) -> Tensor:
-    """Return h after the last layer (Eqs. 5, 6)."""
-    for upper, weights, g_hat, kernel in zip(
-        uppers, multiplied, features, mixing.unbind(0), strict=True
-    ):
-        h = upper.again(upper_block, upper, weights, g_hat, kernel, h, measure)
-    return h
+# Layers by which the upper flow may be ahead on its way back: so many keep the gradient of ĝ.
+_AHEAD = 2
+
+
+class _Own(NamedTuple):
+    """The parameters of a layer."""
+
+    lower: Sequence[Tensor]
+    raw_mu: Tensor
+    upper: Sequence[Tensor]
+
+
+_LOWER, _ALL = 13, 23
+
+
+def _own(parameters: Sequence[Tensor]) -> list[_Own]:
+    """Return the parameters of every layer."""
+    parts = [parameters[start : start + _ALL] for start in range(0, len(parameters), _ALL)]
+    return [_Own(part[:_LOWER], part[_LOWER], part[_LOWER + 1 :]) for part in parts]
+
+
+def _remembered(
+    kept: tuple[Tensor, Tensor, Mixed] | _Layer,
+    own: _Own,
+    below: list[Tensor],
+    above: list[Tensor],
+    setting: Setting,
+) -> _Layer:
+    """Return what a layer keeps, made again from its inputs if they are all that was kept."""
+    if isinstance(kept, _Layer):
+        return kept
+    g, h, mixed = kept
+    lower, _ = lower_forward(g, own.lower, below, setting)
+    upper, _ = upper_forward(h, lower.features, mixed.kernel, own.upper, above, setting)
+    return _Layer(lower, mixed, upper)
 
 
 def _head(head: nn.Sequential, h: Tensor) -> Tensor:

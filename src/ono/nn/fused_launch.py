@@ -68,6 +68,14 @@ def wide(precision: str) -> str:
     return "bf16x3" if precision == "bf16" else precision
 
 
+class Setting(NamedTuple):
+    """What all blocks of a step share: the measure, channels of a head, how to compute."""
+
+    weights: Tensor | None
+    share: int
+    precision: str
+
+
 class Cut(NamedTuple):
     """How the points of samples are cut: tiles of chains, and parts of so many steps of sums."""
 

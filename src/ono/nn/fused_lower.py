@@ -1,23 +1,22 @@
-"""The NN block of the lower flow, and ĝ behind it, as a few GPU kernels with gradients."""
+"""The NN block of the lower flow, and ĝ behind it, as a few GPU kernels there and back."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from ono.nn.blocks import NNBlock
 from ono.nn.fused_launch import (
     CHAIN,
     SUM,
     Cut,
+    Setting,
     add_up_all,
-    ambient_precision,
     chain,
     exact,
     feed_forward_back,
@@ -25,35 +24,19 @@ from ono.nn.fused_launch import (
     stored,
     wide,
 )
-from ono.nn.measure import Measure
 
 
 def lower_weights(block: NNBlock, w_q: nn.Linear) -> list[Tensor]:
-    """Return the weights of the products in `lower_block`."""
+    """Return the weights of the products of a block, which become its `operands`."""
     (w_1, _), (w_2, _) = block.ffn.layers()
     return [block.attention.qkv.weight, block.attention.out.weight, w_1, w_2, w_q.weight]
 
 
-def lower_block(
-    block: NNBlock,
-    w_q: nn.Linear,
-    multiplied: Sequence[Tensor],
-    g: Float[Tensor, "batch points width"],
-    measure: Measure,
-    share: int,
-) -> tuple[
-    Float[Tensor, "batch points width"],
-    Float[Tensor, "batch points modes"],
-    Float[Tensor, "batch parts share modes"],
-]:
-    """Return the next g, ĝ, and <ĝ, ĝ> within heads, in parts to be added.
-
-    `multiplied` are the `operands` of its `lower_weights`. The gradient of <ĝ, ĝ> has to be
-    symmetric, as that of a symmetric matrix can always be.
-    """
+def lower_parameters(block: NNBlock, w_q: nn.Linear) -> list[Tensor]:
+    """Return all parameters of a block and of w_Q, in the order of their gradients."""
     attention = block.attention
     (w_1, b_1), (w_2, b_2) = block.ffn.layers()
-    parameters = (
+    return [
         block.norm_attention.weight,
         block.norm_attention.bias,
         attention.qkv.weight,
@@ -67,126 +50,136 @@ def lower_block(
         b_2,
         w_q.weight,
         w_q.bias,
+    ]
+
+
+class LowerKept(NamedTuple):
+    """What the way back needs of the way there."""
+
+    g: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    peak: Tensor
+    total: Tensor
+    context: Tensor
+    middle: Tensor
+    after: Tensor
+    features: Tensor
+
+
+def lower_forward(
+    g: Float[Tensor, "batch points width"],
+    parameters: Sequence[Tensor],
+    multiplied: Sequence[Tensor],
+    setting: Setting,
+) -> tuple[LowerKept, Float[Tensor, "batch parts share width"]]:
+    """Return the next g as `after`, ĝ as `features`, and <ĝ, ĝ> within heads, to be added."""
+    from ono.nn import lower_triton as kernels
+    from ono.nn.fused_triton import moments_within_heads
+
+    weights, share, precision = setting
+    norm, shift, _, _, b_out, norm_2, shift_2, _, b_1, _, b_2, _, b_q = parameters
+    w_qkv, w_out, w_1, w_2, w_q = multiplied
+    apart = w_q.stride(0)
+    g = g.contiguous()
+    batch, points, width = g.shape
+    cut = Cut.of(batch, points)
+    size = chain(batch * cut.tiles)
+    weighted = {"weighted": weights is not None}
+    heads = {"share": share, "width": width}
+    q, k, v = (torch.empty_like(g, dtype=stored(precision)) for _ in range(3))
+    kernels.lower_in[cut.tiles, batch](
+        g, norm, shift, w_qkv, apart, q, k, v, points,
+        **size, width=width, precision=precision,
+    )  # fmt: skip
+    peaks, totals = (g.new_empty(batch, cut.parts, width) for _ in range(2))
+    contexts = g.new_empty(batch, cut.parts, share, width)
+    kernels.lower_context[cut.parts, batch](
+        k, v, weights, peaks, totals, contexts, points, cut.steps,
+        **weighted, **_context_size(precision), **heads, precision=precision,
+    )  # fmt: skip
+    peak, total = (g.new_empty(batch, width) for _ in range(2))
+    context = g.new_empty(3, batch, share, width, dtype=torch.bfloat16)
+    at_once = 1 << (cut.parts - 1).bit_length()
+    kernels.lower_merge[width // share, batch](
+        peaks, totals, contexts, peak, total, context, cut.parts, parts_at_once=at_once, **heads
     )
-    precision = ambient_precision(g.device)
-    result: tuple[Tensor, Tensor, Tensor] = _Lower.apply(  # type: ignore[no-untyped-call]
-        g, measure.weights, multiplied, share, precision, *parameters
+    middle, after, features = (torch.empty_like(g) for _ in range(3))
+    kernels.lower_out[cut.tiles, batch](
+        g, q, context, w_out, b_out, norm_2, shift_2, w_1, b_1, w_2, b_2, w_q, b_q,
+        apart, middle, after, features, points, 1 / math.sqrt(share),
+        **size, **heads, precision=precision,
+    )  # fmt: skip
+    grams = g.new_empty(batch, cut.parts, share, width)
+    moments_within_heads[cut.parts, batch](
+        features, features, weights, grams, points, cut.steps, 1,
+        1 / points if weights is None else 1.0,
+        **weighted, **SUM, **heads, precision=exact(precision),
+    )  # fmt: skip
+    return LowerKept(g, q, k, v, peak, total, context, middle, after, features), grams
+
+
+def lower_backward(
+    kept: LowerKept,
+    gradients: tuple[Tensor, Tensor, Tensor],
+    parameters: Sequence[Tensor],
+    multiplied: Sequence[Tensor],
+    setting: Setting,
+) -> tuple[Float[Tensor, "batch points width"], list[Tensor]]:
+    """Return the gradient before a block, and those of its parameters.
+
+    Given are the gradients of the next g, of ĝ and of <ĝ, ĝ>, the last as [batch share width] and
+    symmetric within heads.
+    """
+    from ono.nn import lower_triton as kernels
+
+    weights, share, precision = setting
+    g, q, k, v, peak, total, context, middle, after, features = kept
+    norm, shift, _, _, _, norm_2, shift_2, _, b_1, *_ = parameters
+    w_qkv, w_out, w_1, w_2, w_q = multiplied
+    apart = w_q.stride(0)
+    d_after, d_features, d_gram = gradients
+    batch, points, width = g.shape
+    cut = Cut.of(batch, points)
+    rows, size = batch * points, chain(batch * cut.tiles)
+    weighted = {"weighted": weights is not None}
+    heads = {"share": share, "width": width}
+    d_x, d_g = torch.empty_like(g), torch.empty_like(g)
+    left = g.new_empty(7, rows, width, dtype=stored(precision))
+    right = g.new_empty(5, rows, width, dtype=stored(precision))
+    kernels.lower_features_backward[cut.tiles, batch](
+        d_after, d_features, d_gram, weights, after, features, w_q, apart, d_x, left, right,
+        points, rows,
+        **weighted, **size, **heads, precision=precision, wide=wide(precision),
+    )  # fmt: skip
+    d_middle, norms_2 = feed_forward_back(
+        d_x, middle, (norm_2, shift_2, w_1, b_1, w_2), left[4:6], right[2:4], precision
     )
-    return result
+    d_contexts = g.new_empty(batch, cut.tiles, share, width)
+    kernels.lower_mix_backward[cut.tiles, batch](
+        d_middle, q, context, w_out, apart, d_contexts, left, right, points, rows,
+        1 / math.sqrt(share), **size, **heads, precision=precision,
+    )  # fmt: skip
+    d_context, mean = torch.empty_like(context), torch.empty_like(peak)
+    kernels.lower_merge_backward[width // share, batch](
+        d_contexts, context, total, d_context, mean, cut.tiles, at_once=16, **heads
+    )
+    norms = g.new_empty(batch * cut.tiles, 2, width)
+    kernels.lower_in_backward[cut.tiles, batch](
+        d_middle, d_context, weights, g, k, v, peak, mean, norm, shift, w_qkv,
+        apart, d_g, norms, left, right, points, rows, **weighted, **size, **heads,
+        precision=precision,
+    )  # fmt: skip
+    products = products_of(left, right, 2, precision)
+    sums, (d_norm, d_shift), (d_norm_2, d_shift_2) = add_up_all(products, norms, norms_2)
+    d_w_qkv, d_w_out, d_w_1, d_w_2, d_w_q, biases = sums.split((3 * width, *4 * (width,), 7))
+    return d_g, [
+        d_norm, d_shift, d_w_qkv, d_w_out, biases[3],
+        d_norm_2, d_shift_2, d_w_1, biases[4], d_w_2, biases[5], d_w_q, biases[6],
+    ]  # fmt: skip
 
 
 def _context_size(precision: str) -> dict[str, int]:
     """Return the size of programs that sum exp(k)ᵀ v; what is split needs more registers."""
     return CHAIN | {"num_stages": 2} if precision == "bf16" else SUM
-
-
-class _Lower(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        g: Tensor,
-        weights: Tensor | None,
-        multiplied: Sequence[Tensor],
-        share: int,
-        precision: str,
-        *parameters: Tensor,
-    ) -> tuple[Tensor, ...]:
-        from ono.nn import lower_triton as kernels
-        from ono.nn.fused_triton import moments_within_heads
-
-        norm, shift, _, _, b_out, norm_2, shift_2, _, b_1, _, b_2, _, b_q = parameters
-        w_qkv, w_out, w_1, w_2, w_q = multiplied
-        apart = w_q.stride(0)
-        g, weights = g.contiguous(), None if weights is None else weights.contiguous()
-        batch, points, width = g.shape
-        cut = Cut.of(batch, points)
-        size = chain(batch * cut.tiles)
-        weighted = {"weighted": weights is not None}
-        heads = {"share": share, "width": width}
-        q, k, v = (torch.empty_like(g, dtype=stored(precision)) for _ in range(3))
-        kernels.lower_in[cut.tiles, batch](
-            g, norm, shift, w_qkv, apart, q, k, v, points,
-            **size, width=width, precision=precision,
-        )  # fmt: skip
-        peaks, totals = (g.new_empty(batch, cut.parts, width) for _ in range(2))
-        contexts = g.new_empty(batch, cut.parts, share, width)
-        kernels.lower_context[cut.parts, batch](
-            k, v, weights, peaks, totals, contexts, points, cut.steps,
-            **weighted, **_context_size(precision), **heads, precision=precision,
-        )  # fmt: skip
-        peak, total = (g.new_empty(batch, width) for _ in range(2))
-        context = g.new_empty(3, batch, share, width, dtype=torch.bfloat16)
-        at_once = 1 << (cut.parts - 1).bit_length()
-        kernels.lower_merge[width // share, batch](
-            peaks, totals, contexts, peak, total, context, cut.parts, parts_at_once=at_once, **heads
-        )
-        middle, after, features = (torch.empty_like(g) for _ in range(3))
-        kernels.lower_out[cut.tiles, batch](
-            g, q, context, w_out, b_out, norm_2, shift_2, w_1, b_1, w_2, b_2, w_q, b_q,
-            apart, middle, after, features, points, 1 / math.sqrt(share),
-            **size, **heads, precision=precision,
-        )  # fmt: skip
-        grams = g.new_empty(batch, cut.parts, share, width)
-        moments_within_heads[cut.parts, batch](
-            features, features, weights, grams, points, cut.steps, 1,
-            1 / points if weights is None else 1.0,
-            **weighted, **SUM, **heads, precision=exact(precision),
-        )  # fmt: skip
-        ctx.save_for_backward(
-            g, weights, q, k, v, peak, total, context, middle, after, features,
-            norm, shift, norm_2, shift_2, b_1, *multiplied,
-        )  # fmt: skip
-        ctx.options = cut, share, precision
-        return after, features, grams
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        from ono.nn import lower_triton as kernels
-
-        (
-            g, weights, q, k, v, peak, total, context, middle, after, features,
-            norm, shift, norm_2, shift_2, b_1, w_qkv, w_out, w_1, w_2, w_q,
-        ) = ctx.saved_tensors  # fmt: skip
-        cut, share, precision = ctx.options
-        apart = w_q.stride(0)
-        d_after, d_features, d_grams = gradients
-        batch, points, width = g.shape
-        rows, size = batch * points, chain(batch * cut.tiles)
-        weighted = {"weighted": weights is not None}
-        heads = {"share": share, "width": width}
-        d_x, d_g = torch.empty_like(g), torch.empty_like(g)
-        left = g.new_empty(7, rows, width, dtype=stored(precision))
-        right = g.new_empty(5, rows, width, dtype=stored(precision))
-        kernels.lower_features_backward[cut.tiles, batch](
-            d_after.contiguous(), d_features.contiguous(),
-            d_grams[:, 0].contiguous(),  # all parts have the same: they are only added
-            weights, after, features, w_q, apart, d_x, left, right, points, rows,
-            **weighted, **size, **heads, precision=precision, wide=wide(precision),
-        )  # fmt: skip
-        d_middle, norms_2 = feed_forward_back(
-            d_x, middle, (norm_2, shift_2, w_1, b_1, w_2), left[4:6], right[2:4], precision
-        )
-        d_contexts = g.new_empty(batch, cut.tiles, share, width)
-        kernels.lower_mix_backward[cut.tiles, batch](
-            d_middle, q, context, w_out, apart, d_contexts, left, right, points, rows,
-            1 / math.sqrt(share), **size, **heads, precision=precision,
-        )  # fmt: skip
-        d_context, mean = torch.empty_like(context), torch.empty_like(peak)
-        kernels.lower_merge_backward[width // share, batch](
-            d_contexts, context, total, d_context, mean, cut.tiles, at_once=16, **heads
-        )
-        norms = g.new_empty(batch * cut.tiles, 2, width)
-        kernels.lower_in_backward[cut.tiles, batch](
-            d_middle, d_context, weights, g, k, v, peak, mean, norm, shift, w_qkv,
-            apart, d_g, norms, left, right, points, rows, **weighted, **size, **heads,
-            precision=precision,
-        )  # fmt: skip
-        products = products_of(left, right, 2, precision)
-        total, (d_norm, d_shift), (d_norm_2, d_shift_2) = add_up_all(products, norms, norms_2)
-        d_w_qkv, d_w_out, d_w_1, d_w_2, d_w_q, biases = total.split((3 * width, *4 * (width,), 7))
-        return (
-            d_g, None, None, None, None,
-            d_norm, d_shift, d_w_qkv, d_w_out, biases[3],
-            d_norm_2, d_shift_2, d_w_1, biases[4], d_w_2, biases[5], d_w_q, biases[6],
-        )  # fmt: skip

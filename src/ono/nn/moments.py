@@ -124,8 +124,7 @@ def commit(module: nn.Module, applied: Bool[Tensor, ""] | bool = True) -> None:
     momentum, wide = parts[0].momentum, (-1, *(1,) * (total.ndim - 1))
     mean = total / weight.reshape(wide)
     # A batch that made the step fail may hold NaN: `where` keeps it out, a product would not.
-    blend = momentum * running + (1 - momentum) * mean
-    blend = torch.where(applied.reshape(wide), blend, running)
+    blend = torch.where(applied.reshape(wide), running.lerp(mean, 1 - momentum), running)
     torch._foreach_copy_([part.running for part in parts], list(blend.unbind()))
     torch._foreach_add_([part.updates for part in parts], list(applied.to(weight.dtype).unbind()))
     torch._foreach_zero_([part.total for part in parts] + [part.weight for part in parts])

@@ -161,9 +161,13 @@ class Whitener(Recomputable, ABC):
     ) -> Float[Tensor, "*batch heads eigen eigen"]:
         """Return L⁻¹ and count the factorisations that failed."""
         inverse, info = inverse_cholesky(covariance.double(), self.options.ridge)
-        with torch.no_grad():
-            self.failures += (info != 0).sum()
+        self.count_failures(info)
         return inverse
+
+    @torch.no_grad()
+    def count_failures(self, info: Int[Tensor, "*heads"]) -> None:
+        """Count the factorisations that failed."""
+        self.failures += (info != 0).sum()
 
 
 class SampleWhitening(Whitener):
@@ -215,14 +219,21 @@ def covariances(
     if not pooled:
         return moments
     samples, totals = moments.shape[1], moments.sum(1)
-    observe_all([layer.moments for layer in pooled], totals, samples)
-    for layer in pooled:
-        layer.moments.state = "stale"
+    count_all(pooled, totals, samples)
     means = totals / samples
     if pooled[0].options.covariance == "ema":
         blends = [layer.moments.blend(mean) for layer, mean in zip(pooled, means, strict=True)]
         return torch.stack(blends)
     return means
+
+
+def count_all(
+    layers: Sequence[Whitening], totals: Float[Tensor, "layers heads eigen eigen"], samples: int
+) -> None:
+    """Count the sums of a training batch; exact means no longer belong to the weights."""
+    observe_all([layer.moments for layer in layers], totals, samples)
+    for layer in layers:
+        layer.moments.state = "stale"
 
 
 @torch.no_grad()

@@ -143,9 +143,7 @@ class Step:
         self.flat.forget_gradients()
         self.norms_before = [statistic.clone() for statistic in self.batch_norms]
         losses = self._backward(batch)
-        applied = self._clip(losses)
-        # The fused optimiser leaves weights, moments and its counter alone where found_inf is 1.
-        self.optimiser.found_inf = (~applied).float()  # type: ignore[attr-defined]
+        applied = self._judge(losses)
         self.optimiser.step()
         try:
             self._follow(losses, applied)
@@ -174,15 +172,19 @@ class Step:
             now.copy_(before)
 
     @torch.no_grad()
-    def _clip(self, losses: Float[Tensor, " batch"]) -> Bool[Tensor, ""]:
-        """Shorten the gradient if it is too long; say whether loss and gradient are finite."""
-        gradient, longest = self.flat.gather(), self.recipe.optimiser.clip
-        norm = torch.linalg.vector_norm(gradient)
-        applied = torch.isfinite(losses.mean() + norm)
+    def _judge(self, losses: Float[Tensor, " batch"]) -> Bool[Tensor, ""]:
+        """Tell the optimiser whether loss and gradient are finite, and how to clip; return if so.
+
+        It leaves weights, moments and its counter alone where found_inf is 1, and divides the
+        gradient by grad_scale.
+        """
+        norm, longest = torch.linalg.vector_norm(self.flat.gather()), self.recipe.optimiser.clip
+        size = losses.mean() + norm
+        applied: Tensor = size - size == 0  # neither is true of NaN and infinity
+        told: Any = self.optimiser
+        told.found_inf = (~applied).float()
         if longest is not None:
-            # What lies between the parameters is zero, and has to stay so when the norm is not.
-            factor = longest / norm.clamp_min(longest)
-            gradient.mul_(torch.where(applied, factor, torch.ones_like(factor)))
+            told.grad_scale = norm.clamp_min(longest) / longest
         return applied
 
     def _backward(self, batch: Batch) -> Float[Tensor, " batch"]:
@@ -261,9 +263,8 @@ class Step:
 
     @torch.no_grad()
     def _count(self, losses: Tensor, applied: Tensor) -> None:
-        good = torch.where(applied, losses.double().sum(), torch.zeros_like(self.loss_sum))
-        self.loss_sum += good
-        self.samples += applied * len(losses)
+        self.loss_sum += torch.where(applied, losses, 0).sum(dtype=torch.float64)
+        self.samples.add_(applied, alpha=len(losses))
         self.skipped += ~applied
 
     def _precision(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
