@@ -31,6 +31,7 @@ def line(cell: Cell, **changed: Any) -> Line:
         "seed": 0,
         "budget": "short",
         "status": "complete",
+        "epochs": 100,
         "seconds": 120.0,
     }
     return Line(**(known | changed))
@@ -84,7 +85,7 @@ def test_what_was_stopped_late_comes_before_what_was_not_begun() -> None:
 
 
 def test_only_some_cells_are_chosen_by_name() -> None:
-    works = works_of(EVERY, SHORT, only="elasticity/*eigen.norm=l?")
+    works = works_of(EVERY, SHORT, only="elasticity/ono model.eigen.norm=l?")
     assert [str(work.job.cell) for work in works] == ["elasticity/ono model.eigen.norm=ln"]
     with pytest.raises(InputError, match="no cell of main is called like 'sphere/"):
         works_of([experiment("main")], SHORT, only="sphere/*")
@@ -100,6 +101,18 @@ def test_minutes_are_those_of_a_line_like_it_if_there_is_one() -> None:
     assert (deep - 0.3) / (guess - 0.3) == pytest.approx(30 / 8)
     coarse = minutes(Cell("darcy/ono", ("data.resolution=43",)), SHORT)[0]
     assert coarse < minutes(Cell("darcy/ono"), SHORT)[0] / 3
+
+
+def test_a_training_says_nothing_about_a_measurement_of_speed() -> None:
+    runtime = experiment("runtime")
+    (timed,) = [c for c in runtime.cells if str(c) == "elasticity/geo-fno"]
+    trained = line(Cell("elasticity/geo-fno"))
+    assert minutes(timed, SHORT, [trained]) == (0.3, False)
+    found = {str(one.work.job.cell): one for one in listing([runtime], SHORT, [trained])}
+    assert found["elasticity/geo-fno"].state == "-"
+    measured = line(timed, experiment="runtime", epochs=0)
+    found = {str(one.work.job.cell): one for one in listing([runtime], SHORT, [trained, measured])}
+    assert found["elasticity/geo-fno"].state == "complete"
 
 
 def test_every_cell_has_an_estimate_and_a_value() -> None:

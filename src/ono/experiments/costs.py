@@ -42,6 +42,7 @@ def minutes(cell: Cell, budget: Budget, lines: Iterable[Line] = ()) -> tuple[flo
         for line in lines
         if (line.recipe, line.changes, line.budget) == (cell.recipe, cell.changes, budget.name)
         and line.status == "complete"
+        and (line.epochs > 0) == (cell.kind == "train")
     ]
     if like:
         return max(line.seconds for line in like) / 60, True

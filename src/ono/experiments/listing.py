@@ -59,10 +59,9 @@ def _is_about(line: Line, job: Job, budget: Budget) -> bool:
     about = (line.recipe, line.changes, line.seed, line.budget)
     if about != (job.cell.recipe, job.cell.changes, job.seed, budget.name):
         return False
-    return job.cell.kind != "train" or line.recipe_sha256 in (
-        "",
-        _recipe_identity(job.cell, budget),
-    )
+    if job.cell.kind != "train":  # a training of the same recipe is something else
+        return line.experiment == job.experiment
+    return line.recipe_sha256 in ("", _recipe_identity(job.cell, budget))
 
 
 def _recipe_identity(cell: Cell, budget: Budget) -> str:
