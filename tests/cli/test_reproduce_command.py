@@ -105,6 +105,12 @@ def test_a_dry_run_lists_the_cells(ono: Callable[..., Done]) -> None:
     assert len(done.out.splitlines()) == cells + len(NAMES)
     few = ono("reproduce", "all", "--dry-run", "--only", "*norm=bn")
     assert len(few.out.splitlines()) == 4 + len(NAMES)
+    parts = [
+        ono("reproduce", "main", "--dry-run", "--seeds", "2", "--shard", f"{i}/3").out
+        for i in (1, 2, 3)
+    ]
+    listed = [line for part in parts for line in part.splitlines()[1:]]
+    assert len(set(listed)) == len(listed) == 2 * len(experiment("main").cells)
 
 
 def test_a_list_says_what_is_done_and_what_is_next(ono: Callable[..., Done]) -> None:

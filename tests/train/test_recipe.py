@@ -71,6 +71,8 @@ def test_scientific_notation_is_a_number(tmp_path: Path, text: str, value: float
         ("data.memory=all", ["data.memory is 'all': expected one of auto, resident, streamed"]),
         ("train.epochs=-4", ["train.epochs is -4", "greater than 0"]),
         ("train.epochs=many", ["train.epochs is 'many'", "integer"]),
+        ("train.epochs=true", ["train.epochs: expected a number, got true or false"]),
+        ("model.lower.heads=yes", ["model.lower.heads: expected a number"]),
         ("train.keep=1", ["train.keep is 1", "greater than or equal to 2"]),
         ("train.nonfinite=skip", ["train.nonfinite is 'skip'", "skip:n"]),
         ("train.nonfinite=skip:0", ["train.nonfinite is 'skip:0'", "at least 1"]),

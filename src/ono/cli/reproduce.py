@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,12 +67,14 @@ def reproduce(
     chosen = [catalogue.experiment(name) for name in names]
     work, part = find_budget(budget), parse_shard(shard)
     if dry_run:
-        works_of(chosen, work, only=only)  # refuses a pattern that no cell is called like
+        works = works_of(chosen, work, seeds=seeds, shard=part, only=only)
+        listed = [job for one in works for job in one.jobs]
         for experiment in chosen:
             typer.echo(f"{experiment.name}: {experiment.title}, budget {work.name} ({work.note})")
-            for cell in experiment.cells:
-                if only is None or fnmatchcase(str(cell), only):
-                    typer.echo(f"  {cell.recipe}  {' '.join(work.changes(cell))}")
+            for job in listed:
+                if job.experiment == experiment.name:
+                    changes = " ".join(work.changes(job.cell))
+                    typer.echo(f"  {job.cell.recipe}  {changes}  seed={job.seed}")
         return
     if list_:
         from ono.experiments.ledger import Ledger

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -67,6 +67,8 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
             recipe.model.config  # noqa: B018
         except ValidationError as error:
             raise RecipeError(_explain(error, MODELS[recipe.model.name].config, "model")) from None
+        for name in _truths_for_numbers(content, recipe.resolved()):
+            raise RecipeError(f"recipe field {name}: expected a number, got true or false")
         return recipe
 
     @property
@@ -115,6 +117,17 @@ def _explain(error: ValidationError, schema: type[BaseModel], prefix: str = "") 
         else:
             lines.append(f"recipe field {name} is {given}: {_expected(fault, schema, parts)}")
     return "\n".join(lines)
+
+
+def _truths_for_numbers(
+    given: Mapping[str, Any], taken: Mapping[str, Any], where: str = ""
+) -> Iterator[str]:
+    """Yield the fields that were given true or false and took it for 1 or 0."""
+    for key, value in given.items():
+        if isinstance(value, Mapping) and isinstance(taken.get(key), Mapping):
+            yield from _truths_for_numbers(value, taken[key], f"{where}{key}.")
+        elif isinstance(value, bool) and not isinstance(taken.get(key), bool):
+            yield where + key
 
 
 def _expected(fault: ErrorDetails, schema: type[BaseModel], parts: list[str]) -> str:
