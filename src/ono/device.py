@@ -43,13 +43,12 @@ def describe_device(name: str) -> str:
 
 @contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """Let float32 products be made in TF32 within this block, if the precision is "tf32"."""
+    """Let float32 products be made in TF32 within this block if that is "tf32", or else exactly."""
     import torch
 
     before = torch.get_float32_matmul_precision()
     try:
-        if precision == "tf32":
-            torch.set_float32_matmul_precision("high")
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         yield
     finally:
         torch.set_float32_matmul_precision(before)

@@ -114,13 +114,13 @@ def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
 def test_the_tables_are_put_between_the_marks_of_a_page(tmp_path: Path) -> None:
     docs = tmp_path / "docs" / "results.md"
     docs.parent.mkdir()
-    docs.write_text(f"# By hand\n\n{BEGIN}\nold\n{END}\n\n## Also by hand\n")
+    docs.write_text(f"# By hand\n\n{BEGIN}\nyesterday\n{END}\n\n## Also by hand\n")
     for _ in range(2):
         write_results(sheets([line()]), tmp_path / "out", docs)
         text = docs.read_text()
         assert text.startswith("# By hand\n\n")
         assert text.endswith("\n\n## Also by hand\n")
-        assert "old" not in text
+        assert "yesterday" not in text
         assert text.count("| ono | 0.0100 |") == 1
     for name in re.findall(r"\]\((images/[^)]+)\)", docs.read_text()):
         assert (docs.parent / name).is_file()

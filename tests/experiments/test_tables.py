@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ono.experiments.budgets import BUDGETS
 from ono.experiments.catalogue import experiment
+from ono.experiments.grid import Cell
+from ono.experiments.identity import cell_identity
 from ono.experiments.ledger import Line
 from ono.experiments.tables import Sheet, sheets
 
@@ -67,6 +70,35 @@ def test_cells_that_have_no_result_say_how_far_they_are() -> None:
     facts = dict(sheet.facts)
     assert facts["cells"] == "1 stopped, 1 failed, 1 complete of 56"
     assert facts["failed"] == "darcy/lsm: no memory"
+
+
+def test_a_seed_that_failed_is_told_beside_those_that_did_not() -> None:
+    lines = [
+        line(test=0.01),
+        line(test=0.01, seed=1),
+        line(status="failed", values={}, recipe_sha256="", reason="diverged", seed=2),
+    ]
+    (sheet,) = sheets(lines, ["main"])
+    assert row(sheet, "ono")["darcy"][0] == "0.0100 ± 0.0000 (1 failed)"
+    assert dict(sheet.facts)["failed"] == "darcy/ono, seed 2: diverged"
+    assert dict(sheet.facts)["cells"] == "1 complete of 56"
+
+
+def test_numbers_of_an_older_recipe_say_so() -> None:
+    present = cell_identity(Cell("darcy/fno"), BUDGETS["short"])
+    (sheet,) = sheets([line(), line("darcy/fno", recipe_sha256=present)], ["main"])
+    assert [told for name, told in sheet.facts if name == "older recipe"] == ["darcy/ono"]
+
+
+def test_times_of_two_devices_have_two_tables() -> None:
+    cells = [c for c in experiment("runtime").cells if "train.batch=8" in c.changes]
+    lines = [
+        line(c.recipe, changes=c.changes, experiment="runtime", data="stand-in", device=device,
+             recipe_sha256=device, values={"epoch": 1.0})
+        for c in cells for device in ("a GPU", "a CPU")
+    ]  # fmt: skip
+    runtime = [sheet for sheet in sheets(lines, ["runtime"]) if sheet.title == "Runtime"]
+    assert [dict(sheet.facts)["device"] for sheet in runtime] == ["a CPU", "a GPU"]
 
 
 def test_a_smoke_run_is_not_compared() -> None:

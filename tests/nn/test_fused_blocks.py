@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -167,16 +169,20 @@ def test_mixing_says_what_it_cannot_factor() -> None:
 
 
 @pytest.mark.parametrize(
-    "eigen", [{}, {"covariance": "sample"}, {"norm": "none"}], ids=["batch", "sample", "none"]
+    "eigen",
+    [{}, {"covariance": "sample"}, {"norm": "none"}, {"functions": 32, "heads": 4}],
+    ids=["batch", "sample", "none", "32"],
 )
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [("fp32", 1e-4), ("tf32", 1e-2), ("bf16", 8e-2)]
 )
 def test_a_fused_operator_is_the_plain_one(
-    eigen: dict[str, str], precision: str, tolerance: float
+    eigen: dict[str, Any], precision: str, tolerance: float
 ) -> None:
     """Both against float64: fused kernels must not be further from it than twice the plain ones."""
-    config = ONOConfig.model_validate({"layers": 3, "eigen": eigen})
+    config = ONOConfig.model_validate(
+        {"layers": 3, "eigen": eigen, "lower": {"heads": eigen.get("heads", 8)}}
+    )
     torch.manual_seed(0)
     model = ONO(config, Problem(dim=2, in_channels=1, out_channels=1)).cuda()
     domain = Domain.grid((23, 29), batch=3).to("cuda")

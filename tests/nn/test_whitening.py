@@ -111,6 +111,14 @@ def test_non_finite_features_are_counted_and_never_raise() -> None:
     assert failed_factorisations(whitening) == 1  # the other head is clean
 
 
+def test_what_cannot_be_factored_is_no_number() -> None:
+    matrix = torch.stack((torch.diag(torch.tensor([1.0, -1.0, 1.0])), torch.eye(3))).double()
+    inverse, info = inverse_cholesky(matrix, 0.0)
+    assert info.tolist() == [2, 0]
+    assert inverse[0].isnan().all()
+    assert torch.equal(inverse[1], matrix[1])
+
+
 def test_inverse_cholesky_matches_the_definition() -> None:
     covariance = second_moments(features(6), 2, UNIFORM).sum(0)
     inverse, info = inverse_cholesky(covariance, ridge=1e-3)

@@ -80,6 +80,7 @@ def test_scientific_notation_is_a_number(tmp_path: Path, text: str, value: float
         ("optimiser.learning_rate=.inf", ["optimiser.learning_rate is inf", "finite"]),
         ("optimiser.learning_rate=.nan", ["optimiser.learning_rate is nan"]),
         ("optimiser.learning_rate=1e99", ["optimiser.learning_rate is 1e+99", "less than or"]),
+        ("optimiser.clip=1e39", ["optimiser.clip is 1e+39", "less than or equal to 1"]),
         ("train=5", ["train is 5", "expected a section; its fields are epochs, batch, loss"]),
         ("model=fno", ["model is 'fno'", "expected a section; its fields are name, preset"]),
         ("model.lower=3", ["model.lower is 3", "expected a section; its fields are", "attention"]),

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 import ono
-from ono.data.batches import training_rows
+from ono.data.batches import load, training_rows
 from ono.data.store import Dataset
 from ono.data.view import Batch, View
+from ono.evaluate.calibrate import is_calibrated
 from ono.evaluate.card import Card
 from ono.evaluate.operator import Operator
 from ono.train.recipe import Recipe
@@ -228,6 +229,29 @@ def test_averaged_weights_follow_their_formula(data: Dataset) -> None:
         torch.testing.assert_close(mean.detach(), wanted, rtol=1e-5, atol=1e-7)
     moved = zip(step.average.parameters(), step.operator.parameters(), strict=True)
     assert any(not torch.equal(mean, raw) for mean, raw in moved)
+
+
+def test_an_average_that_moved_is_not_calibrated_any_more(data: Dataset) -> None:
+    step = begin(data, changed(data, weight_average=0.75))
+    first = next(batches(data))
+    assert step.average is not None
+    step.average.calibrate(load(View(data, data.rows("train")), torch.device("cpu")))
+    assert is_calibrated(step.average)
+    step(first)
+    assert not is_calibrated(step.average)
+
+
+def test_a_frozen_parameter_stays_as_it_is(data: Dataset) -> None:
+    recipe = changed(data, "optimiser", learning_rate=1e-2, weight_decay=0.1)
+    step = begin(data, recipe)
+    frozen, *others = step.operator.parameters()
+    frozen.requires_grad_(False)
+    before = [p.detach().clone() for p in (frozen, *others)]
+    step = Step(step.operator, recipe)
+    for batch in batches(data):
+        step(batch)
+    assert torch.equal(frozen, before[0])
+    assert all(not torch.equal(p, old) for p, old in zip(others, before[1:], strict=True))
 
 
 def test_without_averaging_the_trained_operator_is_evaluated(data: Dataset) -> None:

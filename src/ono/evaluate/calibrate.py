@@ -48,16 +48,18 @@ def calibrate(model: nn.Module, batches: Iterable[Seen]) -> None:
         return
     training = model.training
     model.eval()
-    for part in moments:
-        part.reset()
-    count = 0
-    for domain, values, *time in batches:
-        model.observe(domain, values, time=time[0] if time else None)
-        count += domain.batch
-    if count == 0:
-        raise DataError("calibration needs at least one training sample, got none")
-    model.settle()
-    model.train(training)
+    try:
+        for part in moments:
+            part.reset()
+        count = 0
+        for domain, values, *time in batches:
+            model.observe(domain, values, time=time[0] if time else None)
+            count += domain.batch
+        if count == 0:
+            raise DataError("calibration needs at least one training sample, got none")
+        model.settle()
+    finally:
+        model.train(training)
 
 
 def is_calibrated(model: nn.Module) -> bool:

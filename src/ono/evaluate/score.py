@@ -38,9 +38,10 @@ def score(operator: Operator, source: Source, batch: int | None = None) -> Score
     """
     training = operator.training
     operator.eval()
-    result = halving(batch or source.many, partial(_score, operator, source))
-    operator.train(training)
-    return result
+    try:
+        return halving(batch or source.many, partial(_score, operator, source))
+    finally:
+        operator.train(training)
 
 
 def _score(operator: Operator, source: Source, batch: int) -> Score:

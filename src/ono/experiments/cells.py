@@ -20,6 +20,7 @@ import torch
 
 from ono.data.benchmarks import benchmark
 from ono.data.task import resolutions
+from ono.device import choose_device
 from ono.errors import DataError, Interrupted, OnoError, RunInUse
 from ono.experiments import eigenfunctions
 from ono.experiments.datasets import place_of
@@ -53,10 +54,11 @@ class _TimeLimit:
 def run_job(job: Job, settings: Settings, listeners: Sequence[Listener] = ()) -> Ended:
     """Run a job, or what is left of it. Whatever goes wrong becomes a failed line."""
     line, limit = open_line(job, settings), _TimeLimit(settings.deadline)
-    if torch.cuda.is_initialized():  # what an earlier job left must not count as this one's
+    where = choose_device(settings.device)
+    if where != "cpu":  # what an earlier job left must not count as this one's
         gc.collect()
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_peak_memory_stats(where)
     known: dict[str, Any] = {"commit": commit(), "device": device_named(settings.device)}
     found, stopped_by = dict(known), None
     try:
@@ -66,7 +68,7 @@ def run_job(job: Job, settings: Settings, listeners: Sequence[Listener] = ()) ->
             found |= _measure(job, settings)
         else:
             found |= _recover(job, settings, line)
-        _refuse_non_finite(found["values"])
+        _refuse_non_finite(found)
         found["status"] = "complete"
     except Interrupted as error:
         path = _run_path(job, settings, line)
@@ -78,13 +80,15 @@ def run_job(job: Job, settings: Settings, listeners: Sequence[Listener] = ()) ->
         raise
     except Exception as error:  # one cell must not take the others with it
         found = known | {"status": "failed", "reason": explain(error)}
-    found["time"] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    found["time"] = time.strftime("%Y-%m-%dT%H:%M:%S+0000", time.gmtime())
     return Ended(job, line.model_copy(update=found), stopped_by)
 
 
-def _refuse_non_finite(values: dict[str, float]) -> None:
+def _refuse_non_finite(found: dict[str, Any]) -> None:
     """Raise unless every number is one: what is no number is no result."""
-    bad = [name for name, value in values.items() if not math.isfinite(value)]
+    times = {f"time {number}": value for number, value in enumerate(found.get("by_time", ()), 1)}
+    numbers = found["values"] | found.get("by_channel", {}) | times
+    bad = [name for name, value in numbers.items() if not math.isfinite(value)]
     if bad:
         raise DataError(f"the result is not finite: {', '.join(bad)}")
 
@@ -123,6 +127,7 @@ def _train(job: Job, settings: Settings, line: Line, listeners: list[Listener]) 
         "by_time": tuple(by_time),
         "epochs": recipe.train.epochs,
         "run": str(path),
+        "micro_batch": result.get("micro_batch"),
         **{
             name: result[name]
             for name in ("parameters", "commit", "device", "seconds", "peak_memory_bytes")

@@ -21,12 +21,16 @@ UNITS: dict[Unit, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """What was measured for a place: mean and spread over seeds of each cell that has a result."""
+    """What was measured for a place: mean and spread over seeds of each cell that has a result.
+
+    With `failed` seeds there was none.
+    """
 
     means: list[float]
     spreads: list[float]
     seeds: int
     cells: int = 1
+    failed: int = 0
 
 
 def entry(
@@ -63,7 +67,8 @@ def _measured(ours: Ours, unit: Unit) -> str:
         return _printed((min(ours.means), max(ours.means)), unit) + part
     mean = number(ours.means[0], unit)
     spread = f" ± {_like(ours.spreads[0], mean)}" if ours.seeds > 1 else ""
-    return f"{mean}{spread}{UNITS[unit]}"
+    lost = f" ({ours.failed} failed)" if ours.failed else ""
+    return f"{mean}{spread}{UNITS[unit]}{lost}"
 
 
 def _printed(value: Number, unit: Unit) -> str:

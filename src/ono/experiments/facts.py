@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ono.experiments.budgets import BUDGETS
-from ono.experiments.grid import Table
+from ono.experiments.grid import Cell, Table
+from ono.experiments.identity import cell_identity
 from ono.experiments.ledger import Line, Source
 from ono.experiments.published import PUBLISHED
 
-Unfinished = Mapping[tuple[str, tuple[str, ...]], Line]
+Unfinished = Mapping[tuple[str, tuple[str, ...], int], Line]
+"""The newest lines of recipes with changes and seeds that have no result."""
 _LONGEST = 120
 
 SOURCES: dict[Source, str] = {
@@ -23,17 +25,27 @@ SOURCES: dict[Source, str] = {
 
 
 def unfinished_cells(lines: list[Line], whole: list[Line]) -> Unfinished:
-    """Return the newest line of every cell that was begun and has no result."""
-    done = {(line.recipe, line.changes) for line in whole}
-    last = {(line.recipe, line.changes): line for line in lines}
+    """Return the newest line of every cell and seed that was begun and has no result."""
+    done = {(line.recipe, line.changes, line.seed) for line in whole}
+    last = {(line.recipe, line.changes, line.seed): line for line in lines}
     return {
-        cell: line for cell, line in last.items() if cell not in done and line.status != "complete"
+        key: line for key, line in last.items() if key not in done and line.status != "complete"
     }
 
 
-def state_of(line: Line) -> str:
-    """Say how far a cell without a result is."""
-    return "failed" if line.status == "failed" else f"at epoch {line.epochs}"
+def state_of(cells: Sequence[Cell], unfinished: Unfinished) -> str:
+    """Say how far cells without a result are, or nothing if none was begun."""
+    wanted = {(cell.recipe, cell.changes) for cell in cells}
+    for (recipe, changes, _), line in unfinished.items():
+        if (recipe, changes) in wanted:
+            return "failed" if line.status == "failed" else f"at epoch {line.epochs}"
+    return ""
+
+
+def failed_seeds(cell: Cell, unfinished: Unfinished) -> int:
+    """Return with how many seeds a cell has failed."""
+    own = [line for key, line in unfinished.items() if key[:2] == (cell.recipe, cell.changes)]
+    return sum(line.status == "failed" for line in own)
 
 
 def facts_of(
@@ -45,9 +57,11 @@ def facts_of(
     several = "; ± is the standard deviation over them, no ± is one seed" if len(seeds) > 1 else ""
     cells = {(c.recipe, c.changes) for place in table.places.values() for c in place.cells}
     done = {(line.recipe, line.changes) for line in lines}
-    states = Counter[str](line.status for line in unfinished.values())
+    begun = {key[:2]: line.status for key, line in unfinished.items() if key[:2] not in done}
+    states = Counter[str](begun.values())
     states["complete"] = len(done)
     failed = [line for line in unfinished.values() if line.status == "failed"]
+    in_parts = [line for line in lines if line.micro_batch is not None]
     commits = sorted({line.commit or "not known" for line in lines})
     known = PUBLISHED.get(table.name)
     return [
@@ -59,7 +73,22 @@ def facts_of(
         ("commit", ", ".join(commits)),
         ("paper", "prints no numbers" if known is None else known.origin),
         ("run by", _command(experiment, lines)),
+        *(("older recipe", name) for name in _outdated(table, lines)),
+        *(("in parts", f"{_named(line)}: {line.micro_batch} samples") for line in in_parts),
         *(("failed", f"{_named(line)}: {_short(line.reason)}") for line in failed),
+    ]
+
+
+def _outdated(table: Table, lines: list[Line]) -> list[str]:
+    """Return the names of cells whose numbers are of a recipe that is no longer the same."""
+    trained = [c for place in table.places.values() for c in place.cells if c.kind == "train"]
+    known = {(cell.recipe, cell.changes): cell for cell in trained}
+    return [
+        _named(line)
+        for line in lines
+        if (cell := known.get((line.recipe, line.changes))) is not None
+        and line.budget in BUDGETS
+        and line.recipe_sha256 != cell_identity(cell, BUDGETS[line.budget])
     ]
 
 
@@ -80,7 +109,8 @@ def _budget(name: str, source: Source) -> str:
 
 
 def _named(line: Line) -> str:
-    return " ".join((line.recipe, *line.changes))
+    seed = f", seed {line.seed}" if line.seed else ""
+    return " ".join((line.recipe, *line.changes)) + seed
 
 
 def _short(reason: str) -> str:

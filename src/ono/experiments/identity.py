@@ -21,6 +21,8 @@ import numpy as np
 from ono.data.benchmarks import BENCHMARKS
 from ono.data.filling import Request
 from ono.data.store import Dataset
+from ono.experiments.budgets import Budget
+from ono.experiments.grid import Cell
 from ono.train.recipe import Recipe
 
 WHERE = ("name", "seed", "data.path", "data.memory", "model.preset", "train.device")
@@ -54,6 +56,16 @@ def identity(recipe: Recipe, *, timed_on: str | None = None) -> str:
         if name in counted and counted[name] == before:
             del counted[name]
     return digest(counted | ({"timed on": timed_on} if timed_on else {}))
+
+
+def cell_identity(cell: Cell, budget: Budget) -> str:
+    """Return the identity of what a cell trains under a budget."""
+    return _changed_identity(cell.recipe, tuple(budget.changes(cell)))
+
+
+@cache
+def _changed_identity(recipe: str, changes: tuple[str, ...]) -> str:
+    return identity(Recipe.load(recipe, changes))
 
 
 def effective(recipe: Recipe) -> list[tuple[str, Any]]:

@@ -24,7 +24,7 @@ class Line(BaseModel, frozen=True, extra="forbid"):
 
     `recipe_sha256` and `data_id` are what makes recipe and data the same as others (`identity`);
     `data_sha256` is of the very files. `epochs` counts those done. `values` are what tables show:
-    errors by name.
+    errors by name. `micro_batch` is how many samples a step took at a time, if not all.
     """
 
     experiment: str
@@ -48,6 +48,7 @@ class Line(BaseModel, frozen=True, extra="forbid"):
     device: str = ""
     seconds: float = 0.0
     peak_memory_bytes: int | None = None
+    micro_batch: int | None = None
     run: str = ""
     time: str = ""
 

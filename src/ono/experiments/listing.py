@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from ono.experiments.budgets import Budget
 from ono.experiments.costs import minutes
-from ono.experiments.grid import Cell, Experiment, Job
-from ono.experiments.identity import identity
+from ono.experiments.grid import Experiment, Job
+from ono.experiments.identity import cell_identity
 from ono.experiments.ledger import Line
 from ono.experiments.plan import Work, in_order, time_left, works_of
-from ono.train.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,4 @@ def _is_about(line: Line, job: Job, budget: Budget) -> bool:
         return False
     if job.cell.kind != "train":  # a training of the same recipe is something else
         return line.experiment == job.experiment
-    return line.recipe_sha256 in ("", _recipe_identity(job.cell, budget))
-
-
-def _recipe_identity(cell: Cell, budget: Budget) -> str:
-    return identity(Recipe.load(cell.recipe, budget.changes(cell)))
+    return line.recipe_sha256 in ("", cell_identity(job.cell, budget))

@@ -1,6 +1,7 @@
 """From the ledger to tables and figures: ours beside the paper's.
 
-Numbers of different budgets, and of made and published data, never stand in one table.
+Numbers of different budgets, of made and published data, and times of different devices never
+stand in one table.
 """
 
 from __future__ import annotations
@@ -15,11 +16,20 @@ from ono.data.info import Array
 from ono.experiments.budgets import BUDGETS
 from ono.experiments.catalogue import NAMES, experiment
 from ono.experiments.entries import Ours, entry
-from ono.experiments.facts import Unfinished, counted, facts_of, state_of, unfinished_cells
+from ono.experiments.facts import (
+    Unfinished,
+    counted,
+    facts_of,
+    failed_seeds,
+    state_of,
+    unfinished_cells,
+)
 from ono.experiments.grid import Cell, Experiment, Place, Table
 from ono.experiments.ledger import Line, Source, latest
 from ono.experiments.pictures import Picture, picture_file
 from ono.experiments.published import PUBLISHED, Number
+
+Group = tuple[str, Source, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +104,7 @@ def _sheets_of(
         return [line for line in mine if (line.recipe, line.changes) in cells]
 
     whole, others = own(held), own(every)
-    groups = sorted({(line.budget, line.data) for line in whole}, key=_rank)
+    groups = sorted({_group(line) for line in whole}, key=_rank)
     if not groups:
         last = {(line.recipe, line.changes): line.status for line in others}
         begun = Counter[str](last.values())
@@ -110,16 +120,21 @@ def _sheets_of(
             )
         ]
     made = []
-    for budget, source in groups:
-        some = [line for line in whole if (line.budget, line.data) == (budget, source)]
-        unfinished = unfinished_cells([line for line in others if line.budget == budget], some)
+    for group in groups:
+        some = [line for line in whole if _group(line) == group]
+        unfinished = unfinished_cells([line for line in others if line.budget == group[0]], some)
         made.append(_sheet(chosen, table, some, unfinished, pictures))
     return made
 
 
-def _rank(group: tuple[str, Source]) -> tuple[int, str]:
+def _group(line: Line) -> Group:
+    """Return what the lines of one table have in common; times also the device."""
+    return line.budget, line.data, line.device if line.data == "stand-in" else ""
+
+
+def _rank(group: Group) -> tuple[int, str, str]:
     budgets = list(reversed(BUDGETS))
-    return budgets.index(group[0]) if group[0] in budgets else len(budgets), group[1]
+    return budgets.index(group[0]) if group[0] in budgets else len(budgets), *group[1:]
 
 
 def _sheet(
@@ -130,7 +145,7 @@ def _sheet(
     pictures: Path | None,
 ) -> Sheet:
     budget, source = lines[0].budget, lines[0].data
-    ours = {key: _measured(place, lines) for key, place in table.places.items()}
+    ours = {key: _measured(place, lines, unfinished) for key, place in table.places.items()}
     printed = PUBLISHED[table.name].numbers if table.name in PUBLISHED else {}
     compare = budget not in BUDGETS or not BUDGETS[budget].is_smoke
     rows = []
@@ -138,8 +153,7 @@ def _sheet(
         entries = []
         for column in table.columns:
             place = table.places.get((row, column))
-            cells = [] if place is None else [(c.recipe, c.changes) for c in place.cells]
-            state = next((state_of(unfinished[c]) for c in cells if c in unfinished), "")
+            state = "" if place is None else state_of(place.cells, unfinished)
             number = printed.get((row, column))
             entries.append(entry(place, ours.get((row, column)), number, state, compare=compare))
         rows.append((row, entries))
@@ -158,7 +172,7 @@ def _sheet(
     )
 
 
-def _measured(place: Place, lines: list[Line]) -> Ours | None:
+def _measured(place: Place, lines: list[Line], unfinished: Unfinished) -> Ours | None:
     """Return the means over seeds of the cells of a place, each from its newest recipe and data."""
     means, spreads, seeds = [], [], []
     for cell in place.cells:
@@ -167,7 +181,8 @@ def _measured(place: Place, lines: list[Line]) -> Ours | None:
             means.append(statistics.fmean(values))
             spreads.append(statistics.stdev(values) if len(values) > 1 else 0.0)
             seeds.append(len(values))
-    return Ours(means, spreads, min(seeds), len(place.cells)) if means else None
+    failed = sum(failed_seeds(cell, unfinished) for cell in place.cells)
+    return Ours(means, spreads, min(seeds), len(place.cells), failed) if means else None
 
 
 def _values(cell: Cell, value: str, lines: list[Line]) -> list[float]:

@@ -60,7 +60,7 @@ def unfusable(config: ONOConfig) -> str | None:
         f"model.lower.layers={lower.layers}": lower.layers in (None, config.layers),
         f"model.lower.heads={lower.heads}": lower.heads * share == width,
         f"model.eigen.heads={eigen.heads}": eigen.heads * share == width,
-        f"model.eigen.functions={share}": share in (16, 32, 64),
+        f"model.eigen.functions={share}": share in (16, 32),
         f"model.eigen.norm={eigen.norm}": eigen.norm in ("ortho", "none"),
         f"model.eigen.covariance={eigen.covariance}": eigen.covariance != "ema",
         f"model.eigen.measure={eigen.measure}": eigen.measure != "sum",
@@ -119,13 +119,27 @@ def _both_flows(
     setting = Setting(weights, options.functions, ambient_precision(g.device))
     how = Whitened(options.norm == "ortho", options.covariance != "sample", options.ridge)
     below, above = _multiplied(lowers, uppers, setting.precision)
-    plan = _Plan(setting, how, below, above, lowers[0].recompute, beside)
-    parameters: list[Tensor] = []
-    for lower, upper in zip(lowers, uppers, strict=True):
-        parameters += lower_parameters(lower, upper.attention.w_q)
-        parameters += [upper.attention.raw_mu, *upper_parameters(upper)]
-    found: tuple[Tensor, Tensor, Tensor] = _Flows.apply(g, h, plan, *parameters)  # type: ignore[no-untyped-call]
+    layers = [
+        _Own(
+            lower_parameters(lower, upper.attention.w_q),
+            upper.attention.raw_mu,
+            upper_parameters(upper),
+        )
+        for lower, upper in zip(lowers, uppers, strict=True)
+    ]
+    plan = _Plan(setting, how, below, above, len(layers[0].lower), lowers[0].recompute, beside)
+    parameters = [p for own in layers for p in (*own.lower, own.raw_mu, *own.upper)]
+    with torch.cuda.device_of(g):  # kernels are launched on the current one
+        found: tuple[Tensor, Tensor, Tensor] = _Flows.apply(g, h, plan, *parameters)  # type: ignore[no-untyped-call]
     return found
+
+
+class _Own(NamedTuple):
+    """The parameters of a layer."""
+
+    lower: Sequence[Tensor]
+    raw_mu: Tensor
+    upper: Sequence[Tensor]
 
 
 class _Plan(NamedTuple):
@@ -135,6 +149,7 @@ class _Plan(NamedTuple):
     how: Whitened
     below: list[list[Tensor]]
     above: list[list[Tensor]]
+    of_lower: int
     forget: bool
     beside: bool
 
@@ -144,6 +159,13 @@ class _Plan(NamedTuple):
         What is forgotten is made again, and must not be given away while another lane reads it.
         """
         return lanes(3, device, beside=self.beside and not self.forget)
+
+    def own(self, parameters: Sequence[Tensor]) -> list[_Own]:
+        """Return the parameters of every layer, of which `of_lower` are of its lower block."""
+        count = len(parameters) // len(self.below)
+        parts = [parameters[start : start + count] for start in range(0, len(parameters), count)]
+        at = self.of_lower
+        return [_Own(part[:at], part[at], part[at + 1 :]) for part in parts]
 
 
 class _Layer(NamedTuple):
@@ -163,7 +185,7 @@ class _Flows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, g: Tensor, h: Tensor, plan: _Plan, *parameters: Tensor) -> Any:
-        setting, how, below, above, forget, _ = plan
+        setting, how, below, above, *_ = plan
         upper, lower, between = plan.lanes(g.device)
         groups = 1 if how.pooled else len(g)
         shape = (len(below), groups, g.shape[-1] // setting.share, setting.share, setting.share)
@@ -172,7 +194,7 @@ class _Flows(torch.autograd.Function):
         lower.behind(upper)
         trace: list[tuple[Tensor, Tensor, Mixed] | _Layer] = []
         held = []
-        for layer, own in enumerate(_own(parameters)):
+        for layer, own in enumerate(plan.own(parameters)):
             with lower.open():
                 left, grams = lower_forward(g, own.lower, below[layer], setting)
             between.behind(lower)
@@ -183,9 +205,10 @@ class _Flows(torch.autograd.Function):
                 h, left.features, mixed.kernel, own.upper, above[layer], setting
             )
             held.append(grams)  # of one lane, read in another
-            trace.append((g, h, mixed) if forget else _Layer(left, mixed, kept))
+            trace.append((g, h, mixed) if plan.forget else _Layer(left, mixed, kept))
             g, h = left.after, after
-        ctx.trace, ctx.plan, ctx.parameters = trace, plan, parameters
+        ctx.save_for_backward(*parameters)
+        ctx.trace, ctx.plan = trace, plan
         ctx.mark_non_differentiable(totals, failures)
         return h, totals, failures
 
@@ -193,12 +216,14 @@ class _Flows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         setting, how, below, above, *_ = ctx.plan
-        d_h = gradients[0]
+        layers, d_h = ctx.plan.own(ctx.saved_tensors), gradients[0]
+        if len(ctx.trace) < len(layers):
+            raise RuntimeError("fused flows keep nothing for a second backward pass")
         upper, lower, between = ctx.plan.lanes(d_h.device)
         d_g: Tensor | None = None
         given: list[Tensor] = []
         held: deque[tuple[torch.cuda.Event | None, tuple[Tensor, ...]]] = deque()
-        for layer, own in reversed(list(enumerate(_own(ctx.parameters)))):
+        for layer, own in reversed(list(enumerate(layers))):
             kept = _remembered(ctx.trace.pop(), own, below[layer], above[layer], setting)
             d_h, d_features, d_kernel, of_upper = upper_backward(
                 kept.upper, d_h, own.upper, above[layer], setting
@@ -225,23 +250,6 @@ class _Flows(torch.autograd.Function):
 
 # Layers by which the upper flow may be ahead on its way back: so many keep the gradient of ĝ.
 _AHEAD = 2
-
-
-class _Own(NamedTuple):
-    """The parameters of a layer."""
-
-    lower: Sequence[Tensor]
-    raw_mu: Tensor
-    upper: Sequence[Tensor]
-
-
-_LOWER, _ALL = 13, 23
-
-
-def _own(parameters: Sequence[Tensor]) -> list[_Own]:
-    """Return the parameters of every layer."""
-    parts = [parameters[start : start + _ALL] for start in range(0, len(parameters), _ALL)]
-    return [_Own(part[:_LOWER], part[_LOWER], part[_LOWER + 1 :]) for part in parts]
 
 
 def _remembered(

@@ -64,7 +64,8 @@ def inverse_cholesky(
     """Return L⁻¹ with L Lᵀ = C + ridge·(tr C / k)·I, and LAPACK's info (0 where it worked).
 
     The ridge follows the scale of C, so multiplying the features by a constant changes nothing
-    in ψ. Nothing here raises or waits for the device: a failure shows in `info` and as NaN.
+    in ψ. Nothing here raises or waits for the device: a failure shows in `info` and as NaN, so no
+    step that met one is applied.
     """
     found: tuple[Tensor, Tensor] = _InverseCholesky.apply(covariance, ridge)  # type: ignore[no-untyped-call]
     return found
@@ -81,7 +82,9 @@ class _InverseCholesky(torch.autograd.Function):
         identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
         chol, info = torch.linalg.cholesky_ex(covariance / scale + ridge * identity)
         inverse = torch.linalg.solve_triangular(chol, identity.expand_as(chol), upper=False)
-        inverse = inverse / scale.sqrt()
+        # A factorisation that fails leaves numbers behind that look like any others.
+        failed = (info != 0)[..., None, None]
+        inverse = (inverse / scale.sqrt()).masked_fill(failed, torch.nan)
         ctx.save_for_backward(inverse, real, identity)
         ctx.ridge = ridge
         ctx.mark_non_differentiable(info)

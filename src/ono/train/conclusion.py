@@ -27,6 +27,7 @@ def conclude(
     test: View,
     device: torch.device,
     failed_saves: int,
+    micro_batch: int | None,
 ) -> Result:
     """Evaluate the chosen checkpoint on the test split, and write the result of the run."""
     operator = Operator.load(chosen, device)
@@ -42,13 +43,18 @@ def conclude(
         "checkpoint": chosen.name,
         "seconds": state.seconds,
         "device": describe_device(str(device)),
-        "peak_memory_bytes": torch.cuda.max_memory_allocated() if device.type == "cuda" else None,
+        "peak_memory_bytes": _peak(device),
         "parameters": sum(p.numel() for p in operator.parameters()),
         "recipe_sha256": recipe.sha256,
         "dataset_sha256": test.dataset.sha256,
         "seed": recipe.seed,
         "commit": commit(),
         "failed_saves": failed_saves,
+        "micro_batch": micro_batch,
     }
     write_text(run.path / RESULT, json.dumps(content, indent=1) + "\n")
     return Result(state.best, found.mean, state.best_epoch, state.seconds, run.path)
+
+
+def _peak(device: torch.device) -> int | None:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

@@ -21,7 +21,6 @@ from torch import Tensor
 from ono.data.batches import Resident, Source, epoch_order, parts_of
 from ono.data.info import Array
 from ono.errors import RecipeError
-from ono.nn.moments import Moments
 from ono.train.micro_batch import in_memory
 from ono.train.recipe import Recipe
 from ono.train.step import Step, at_times
@@ -102,13 +101,11 @@ class Captured:
     def run(self, epoch: Epoch) -> Iterator[Array]:
         """Take the steps one by one; yield after each which samples it saw."""
         self._upload(epoch)
-        moments = [part for part in self.step.operator.modules() if isinstance(part, Moments)]
         for part in parts_of(epoch.order, self.batch):
             if len(part) not in self.graphs:
                 in_memory(self.step, len(part), partial(self._record, len(part)))
             self.graphs[len(part)].replay()
-            for statistic in moments:  # a replay runs no Python, which says so in an eager step
-                statistic.state = "stale"
+            self.step.outdate()
             yield part
 
     def _upload(self, epoch: Epoch) -> None:
@@ -151,6 +148,7 @@ class Captured:
                 body()
         finally:
             self._restore(known, counters)
+            self.step.remember_norms()  # those of a recording were never computed
             torch.cuda.set_rng_state(random, device)
         self.graphs[size] = graph
 
@@ -189,14 +187,15 @@ def execution(recipe: Recipe, step: Step, source: Source) -> OneByOne | Captured
     compiled = recipe.train.compile
     if compiled is None:
         compiled = captured and not step.fused and _is_long(recipe, source)
-    if compiled or choice == "compiled":
+    compiled = compiled or choice == "compiled"
+    if compiled:
         # What was compiled for other runs of this process would count against a limit of dynamo.
         torch.compiler.reset()
         # Fused kernels stay as they are: there the graph has gaps.
         step.losses = torch.compile(step.losses, fullgraph=not step.fused, dynamic=False)
     if captured and isinstance(source, Resident):
         return Captured(step, source, batch)
-    return OneByOne(step, source, batch, "compiled" if choice == "compiled" else "eager")
+    return OneByOne(step, source, batch, "compiled" if compiled else "eager")
 
 
 def _is_long(recipe: Recipe, source: Source) -> bool:

@@ -6,6 +6,8 @@ stretch clipping, the update and the average of the weights are one operation ea
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
@@ -14,10 +16,10 @@ _ALIGNED = 64
 
 
 class FlatParameters:
-    """One parameter that holds all parameters of a module, which become views of it.
+    """One parameter that holds others, which become views of it.
 
     >>> layer = nn.Linear(3, 2)
-    >>> flat = FlatParameters(layer)
+    >>> flat = FlatParameters(layer.parameters())
     >>> layer(torch.ones(1, 3)).sum().backward()
     >>> flat.gather().sum()
     tensor(8.)
@@ -27,8 +29,10 @@ class FlatParameters:
     [0.0, 0.0]
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self.parts = list(module.parameters())
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.parts = list(parameters)
+        if len({part.dtype for part in self.parts}) > 1:
+            raise TypeError("parameters that are trained together must have the same type")
         sizes = [-(-part.numel() // _ALIGNED) * _ALIGNED for part in self.parts]
         self.whole = nn.Parameter(self.parts[0].new_zeros(sum(sizes)))
         self.whole.grad = torch.zeros_like(self.whole)

@@ -8,6 +8,7 @@ The validation split chooses the checkpoint; the test split is evaluated once, a
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -174,10 +175,14 @@ class _Training:
             state.best, state.best_epoch = before  # what was not saved cannot be chosen
 
     def validate(self) -> Score:
-        """Compute the covariance exactly, then the errors on the validation split."""
+        """Compute the covariance exactly, then the errors on the validation split.
+
+        With all digits, as in any evaluation after training.
+        """
         operator = self.step.evaluated
-        operator.calibrate(self.train)
-        return score(operator, self.validation)
+        with matmul_precision("fp32"):
+            operator.calibrate(self.train)
+            return score(operator, self.validation)
 
     def save(self, *, best: bool = False, must: bool = False) -> Path | None:
         saved = self.saves.save(self.state, best=best, must=must)
@@ -205,7 +210,13 @@ class _Training:
 
     def finish(self) -> Result:
         """Evaluate the best checkpoint on the test split, once, and write the result."""
-        chosen = checkpoints.best(self.run.checkpoints) or self.save(must=True)
+        chosen = checkpoints.best(self.run.checkpoints)
+        if chosen is None and math.isfinite(self.state.best):
+            raise CheckpointError(
+                f"the best checkpoint of {self.run.path}, of epoch {self.state.best_epoch}, is not "
+                "there any more; the newest can be evaluated with `ono eval`"
+            )
+        chosen = chosen or self.save(must=True)
         assert chosen is not None
         result = conclude(
             self.run,
@@ -215,6 +226,7 @@ class _Training:
             test=self.parts.test,
             device=self.device,
             failed_saves=self.saves.failed,
+            micro_batch=self.step.micro_batch,
         )
         self.run.event("end", test=result.test, seconds=round(result.seconds, 1))
         self.emit("end", test=result.test, validation=result.validation)

@@ -62,7 +62,7 @@ class OptimiserRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fals
     warmup: float = Field(0.3, ge=0, lt=1, description="share of the steps before the peak")
     start_factor: float = Field(25.0, ge=1)
     final_factor: float = Field(1e4, ge=1)
-    clip: float | None = Field(1.0, gt=0, description="largest norm of the gradient")
+    clip: float | None = Field(1.0, ge=1e-30, le=1e30, description="largest norm of the gradient")
 
     def rate(self, step: int, steps: int) -> float:
         """Return the learning rate of a step."""

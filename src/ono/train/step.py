@@ -12,6 +12,7 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -104,7 +105,8 @@ class Step:
         self.recipe = recipe
         device = next(operator.parameters()).device
         self.rate = torch.tensor(recipe.optimiser.learning_rate, device=device)
-        self.flat = FlatParameters(operator)
+        trained = [part.requires_grad for part in operator.parameters()]  # others stay as they are
+        self.flat = FlatParameters(compress(operator.parameters(), trained))
         self.optimiser = torch.optim.AdamW(
             [self.flat.whole],
             lr=self.rate,
@@ -122,11 +124,11 @@ class Step:
         self.warn: Callable[[str], None] = lambda message: None
         self.losses: Losses = partial(sample_losses, **loss_options(recipe))
         self.batch_norms = running_statistics(operator)
-        self.norms_before = [statistic.clone() for statistic in self.batch_norms]
+        self.remember_norms()
         self.average: Operator | None = None
         if recipe.train.weight_average > 0:
             self.average = copy.deepcopy(operator).requires_grad_(False)
-            self.flat_average = FlatParameters(self.average)
+            self.flat_average = FlatParameters(compress(self.average.parameters(), trained))
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         self.samples = torch.zeros((), dtype=torch.float64, device=device)
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
@@ -141,7 +143,7 @@ class Step:
         """Take one step on a batch; nothing here waits for the device."""
         self.operator.train()
         self.flat.forget_gradients()
-        self.norms_before = [statistic.clone() for statistic in self.batch_norms]
+        self.remember_norms()
         losses = self._backward(batch)
         applied = self._judge(losses)
         self.optimiser.step()
@@ -161,6 +163,16 @@ class Step:
         keep_where(applied, self.batch_norms, self.norms_before)
         self._update_average(applied)
         self._count(losses, applied)
+
+    def remember_norms(self) -> None:
+        """Keep what the running statistics are now, to go back to if a step is not applied."""
+        self.norms_before = [statistic.clone() for statistic in self.batch_norms]
+
+    def outdate(self) -> None:
+        """Say that exact means no longer belong to the weights: a replay runs no Python."""
+        for module in filter(None, (self.operator, self.average)):
+            for part in _moments(module):
+                part.state = "stale"
 
     @torch.no_grad()
     def forget(self) -> None:
@@ -258,6 +270,7 @@ class Step:
         for mine, theirs in zip(_moments(self.average), _moments(self.operator), strict=True):
             mine.running.copy_(theirs.running)
             mine.updates.copy_(theirs.updates)
+            mine.state = "stale"
         for old, now in zip(running_statistics(self.average), self.batch_norms, strict=True):
             old.copy_(now)
 
