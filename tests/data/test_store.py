@@ -116,6 +116,22 @@ def test_identity_follows_the_content_not_the_place(tmp_path: Path) -> None:
     assert one.sha256 == two.sha256 != other.sha256
 
 
+def test_other_splits_and_names_are_other_data(tmp_path: Path) -> None:
+    """Rows that were trained on must not become test rows unnoticed."""
+    info = describe()
+    splits = {"train": (0, 1), "validation": (1, 2), "test": (2, 5)}
+    changed = [
+        info,
+        info.model_copy(update={"splits": splits}),
+        info.model_copy(update={"outputs": (Channel(name="other"), *info.outputs[1:])}),
+        info.model_copy(update={"mesh": info.mesh.model_copy(update={"periodic": True})}),
+    ]
+    made = [write_dataset(tmp_path / str(i), one, arrays()) for i, one in enumerate(changed)]
+    assert len({one.sha256 for one in made}) == len(changed)
+    renamed = write_dataset(tmp_path / "n", info.model_copy(update={"name": "n"}), arrays())
+    assert renamed.sha256 == made[0].sha256
+
+
 def test_an_existing_dataset_is_kept_unless_told(tmp_path: Path) -> None:
     old = write_dataset(tmp_path, describe(), arrays(weights=np.ones(12)))
     before = old.sha256

@@ -117,7 +117,7 @@ def test_the_time_limit_stops_within_a_cell_and_begins_no_other(
     whole: Ledger, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    clock = SimpleNamespace(time=lambda: now[0], monotonic=time.monotonic, strftime=time.strftime)
+    clock = SimpleNamespace(**(vars(time) | {"time": lambda: now[0]}))
     monkeypatch.setattr(cells, "time", clock)
     monkeypatch.setattr(runner, "time", clock)
     ledger = Ledger(tmp_path / "ledger.jsonl")

@@ -58,6 +58,11 @@ def test_scientific_notation_is_a_number(tmp_path: Path, text: str, value: float
     assert Recipe.load("darcy/ono", override).optimiser.learning_rate == value
 
 
+@pytest.mark.parametrize(("text", "epochs"), [("010", 10), ("1_000", 1000), ("+3", 3)])
+def test_whole_numbers_are_decimal(text: str, epochs: int) -> None:
+    assert Recipe.load("darcy/ono", [f"train.epochs={text}"]).train.epochs == epochs
+
+
 @pytest.mark.parametrize(
     ("change", "parts"),
     [

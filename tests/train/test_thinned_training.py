@@ -279,6 +279,11 @@ def test_what_cannot_be_thinned_is_refused(tmp_path: Path) -> None:
     recipe = thinned(data, 5)
     with pytest.raises(DataError, match=r"data\.thin is 5, .* too few of the 40 points"):
         new_operator(recipe, cut(data, recipe).train)
+    grid = tiny.dataset(tmp_path / "grid")
+    for every in (8, 1000):  # of 9 x 9 nodes only the corners
+        recipe = thinned(grid, every)
+        with pytest.raises(DataError, match=r"too few of the 9x9 points"):
+            new_operator(recipe, cut(grid, recipe).train)
 
 
 @pytest.mark.slow

@@ -149,9 +149,12 @@ class Dataset:
 
     @property
     def sha256(self) -> str:
-        """The hash of the table of files: the same for the same arrays, wherever they lie."""
-        table = {name: file.model_dump(mode="json") for name, file in self.info.files.items()}
-        text = json.dumps(table, sort_keys=True, separators=(",", ":"))
+        """The hash of the arrays, of what they mean and of how they are split.
+
+        It is the same wherever the files lie and whatever the dataset is called.
+        """
+        told = self.info.model_dump(mode="json", exclude={"format", "name", "provenance", "report"})
+        text = json.dumps(told, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     def summary(self) -> dict[str, str]:
@@ -264,7 +267,8 @@ def _listed(channels: Iterable[Channel]) -> str:
 def _read_info(path: Path) -> Info:
     file = path / INFO_FILE
     if not path.is_dir():
-        raise DataError(f"no dataset at {path}: not a directory; see `ono data make --help`")
+        seen = "" if path.is_absolute() else f" seen from {Path.cwd()}"
+        raise DataError(f"no dataset at {path}: not a directory{seen}; see `ono data make --help`")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,7 @@
-"""Errors between fields, as pure functions that state their reduction."""
+"""Errors between fields, as pure functions that state their reduction.
+
+Norms are in float64: the square of a small or large number leaves the range of float32.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,12 @@ def relative_l2(
     if mask is not None:
         real = mask.reshape(mask.shape[0], *(1,) * (pred.ndim - 3), mask.shape[1], 1)
         difference, true = difference * real, true * real
-    error: Tensor = torch.linalg.vector_norm(difference.flatten(1), dim=1)
-    scale: Tensor = torch.linalg.vector_norm(true.flatten(1), dim=1)
-    return error / scale
+    return (_norm(difference) / _norm(true)).to(pred.dtype)
+
+
+def _norm(x: Float[Tensor, " batch *rest"]) -> Float[Tensor, " batch"]:
+    norm: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1, dtype=torch.float64)
+    return norm
 
 
 def channel_errors(
@@ -83,11 +89,11 @@ def gradient_relative_l2(
                 field.narrow(axis, 2, nodes - 2) - field.narrow(axis, 0, nodes - 2)
                 for field in fields
             )
-            errors.append(torch.linalg.vector_norm((ours - theirs).flatten(1), dim=1))
-            sizes.append(torch.linalg.vector_norm(theirs.flatten(1), dim=1))
+            errors.append(_norm(ours - theirs))
+            sizes.append(_norm(theirs))
     if not errors:
         return torch.zeros_like(pred[:, 0, 0])
     least = 1e-3 * torch.linalg.vector_norm(torch.stack(sizes), dim=0)
     least = least + torch.finfo(least.dtype).tiny
     ratios = [error / torch.maximum(size, least) for error, size in zip(errors, sizes, strict=True)]
-    return torch.stack(ratios).sum(0)
+    return torch.stack(ratios).sum(0).to(pred.dtype)

@@ -72,14 +72,15 @@ def new_operator(recipe: Recipe, view: View) -> Operator:
 
 
 def _refuse_too_thin(card: Card, view: View) -> None:
-    """Refuse to thin a mesh or cloud to less than two points along each axis."""
+    """Refuse to thin a mesh to less than three nodes of an axis, a cloud to less than 2^dim points."""
     thinning = card.thinning()
     if thinning is None:
         return
     if view.shape is None:
         few = thinning.points(view.points, card.mesh.dim) < 2**card.mesh.dim
     else:
-        few = min(thinning.shape(view.shape)) < min(2, *view.shape)
+        pairs = zip(thinning.shape(view.shape), view.shape, strict=True)
+        few = any(kept < min(3, nodes) for kept, nodes in pairs)
     if few:
         size = "x".join(map(str, view.shape)) if view.shape is not None else str(view.points)
         raise DataError(
