@@ -72,7 +72,7 @@ def new_operator(recipe: Recipe, view: View) -> Operator:
 
 
 def _refuse_too_thin(card: Card, view: View) -> None:
-    """Refuse to thin a mesh to less than three nodes of an axis, a cloud to less than 2^dim points."""
+    """Refuse to leave less than three nodes of an axis, or less than 2^dim points of a cloud."""
     thinning = card.thinning()
     if thinning is None:
         return
