@@ -499,6 +499,13 @@ def test_eval_adds_each_kind_of_error_to_the_run(case: Case) -> None:
     assert len(json.loads((case.run / "evaluations.json").read_text())) == 5
 
 
+def test_help_of_points_is_whole() -> None:
+    told = " ".join(ono("eval", "--help").stdout.replace("│", " ").split())
+    assert "one a row, FILE[:KEY]." in told
+    told = " ".join(ono("data", "import", "--help").stdout.replace("│", " ").split())
+    assert "Repeat for one list a coordinate." in told
+
+
 def test_eval_refuses_what_does_not_exist(case: Case, tmp_path: Path) -> None:
     message = refused("eval", case.run, "--resolution", "10")
     assert "no resolution 10; its grid 9x9 contains 9, 5, 3" in message
@@ -522,6 +529,10 @@ def test_report_writes_one_file(case: Case, tmp_path: Path) -> None:
     assert text.startswith("<!")
     assert "potential" in text
     assert "nothing to report at" in refused("report", tmp_path / "none")
+    kept = tmp_path / "kept.json"
+    kept.write_text("{}")
+    assert f"{kept} exists and is no .html file" in refused("report", case.run, "--out", kept)
+    assert kept.read_text() == "{}"
     assert "--docs is for results" in refused("report", case.run, "--docs", tmp_path / "page.md")
     other = tmp_path / "page.html"
     other.write_text("<html></html>")

@@ -162,3 +162,54 @@ def test_a_dataset_tells_its_params(home: Home) -> None:
     summary = Dataset.open(home.data.path).summary()
     assert summary["params"] == "load [1], angle [1]"
     assert summary["made by"] == "tests, seed 0"
+
+
+def test_what_is_read_is_never_written_over(home: Home, tmp_path: Path) -> None:
+    array = np.load(home.folder / "a.npy")
+    np.save(tmp_path / "a.npy", array)
+    np.savez(tmp_path / "a.npz", heat=array)
+    np.save(tmp_path / "other.npz", array)
+    for inputs, out in (("a.npy", "a.npy"), ("a.npz:heat", "a.npz"), ("a.npy", "../%/a.npy")):
+        file = tmp_path / out.replace("%", tmp_path.name)
+        before = file.read_bytes()
+        message = home.refused("--inputs", tmp_path / inputs, "--out", file, name="simple")
+        assert f"{file} is a file to predict from" in message
+        assert "choose another --out" in message
+        assert file.read_bytes() == before
+    result = home.run(
+        "--inputs", tmp_path / "a.npy", "--out", tmp_path / "other.npz", name="simple"
+    )
+    assert result.exit_code == 0, result.exception
+
+
+def test_nothing_is_written_into_a_dataset(home: Home) -> None:
+    before = {file.name: file.read_bytes() for file in home.data.path.iterdir()}
+    for source in (("--inputs", home.folder / "a.npy"), ("--data", home.data.path)):
+        for name in ("inputs.npy", "new.npz"):
+            message = home.refused(*source, "--out", home.data.path / name)
+            assert f"{home.data.path} is a dataset" in message
+    assert "is a dataset" in home.refused("--from", home.folder, "--out", home.data.path)
+    assert {file.name: file.read_bytes() for file in home.data.path.iterdir()} == before
+
+
+def test_a_dataset_outside_the_training_box_is_a_warning(home: Home, tmp_path: Path) -> None:
+    plain = Dataset.open(home.folder / "plain")
+    arrays = {"coords": plain.coords * 2, "inputs": plain.inputs, "outputs": plain.outputs}
+    wide = write_dataset(tmp_path / "wide", plain.info, arrays)  # type: ignore[arg-type]
+    result = home.run("--data", wide.path, "--out", tmp_path / "m.npz", name="simple")
+    # Of 9 x 9 nodes 5 x 5 lie in the old box.
+    assert "warning: 56 points lie outside the box of the training data" in result.stderr
+    result = home.run("--data", plain.path, "--out", tmp_path / "m.npz", name="simple")
+    assert "warning" not in result.stderr
+
+
+def test_files_outside_the_training_box_are_counted(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counts(*_: object, **__: object) -> list[int]:
+        return [3, 0, 2]
+
+    monkeypatch.setattr("ono.evaluate.predict_meshes.predict_folder", counts)
+    result = home.run("--from", tmp_path, "--out", tmp_path / "out")
+    told = "warning: 5 points lie outside the box of the training data, in 2 of 3 files\n"
+    assert told in result.stderr

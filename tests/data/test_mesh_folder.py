@@ -10,7 +10,7 @@ import pytest
 from ono.data.cells import Cells, lumped_weights, measures, to_points
 from ono.data.draft import Sources, write
 from ono.data.info import Array
-from ono.data.mesh_folder import mesh_files, read_mesh_folder
+from ono.data.mesh_folder import mesh_files, natural, read_mesh_folder
 from ono.data.store import Dataset
 from ono.errors import DataError, InputError
 
@@ -235,7 +235,7 @@ def test_fields_that_are_missing_or_differ(folder: Path) -> None:
 
 def test_a_damaged_file_is_named(folder: Path) -> None:
     (folder / "case2.vtu").write_text("<VTKFile")
-    with pytest.raises(DataError, match=r"case2\.vtu cannot be read as a mesh"):
+    with pytest.raises(DataError, match=r"case2\.vtu cannot be read as a mesh.*export it again"):
         read_mesh_folder(folder, inputs=["load"], outputs=["stress"])
 
 
@@ -341,3 +341,32 @@ def test_a_table_that_names_a_file_twice_is_refused(tmp_path: Path) -> None:
         read_mesh_folder(
             tmp_path, inputs=["load"], outputs=["stress"], params=[str(tmp_path / "n.csv")]
         )
+
+
+def test_digits_that_are_no_decimals_are_letters() -> None:
+    assert sorted(["1²10.vtu", "1²3.vtu"], key=natural) == ["1²3.vtu", "1²10.vtu"]
+
+
+@pytest.mark.parametrize(
+    ("factor", "complaint"),
+    [
+        (np.nan, "8 values of 'load' in .*case2.vtu are not finite"),
+        (1e200, "too large for float32"),
+    ],
+)
+def test_a_field_that_cannot_be_stored_is_named(
+    folder: Path, factor: float, complaint: str
+) -> None:
+    points, _ = strip(3)
+    data = {"load": (1 + points[:, 0]) * factor, "disp": points}
+    save(folder / "case2.vtu", 3, point_data=data)
+    with pytest.raises(InputError, match=r"'load' in .*case2\.vtu") as caught:
+        read_mesh_folder(folder, inputs=["load"], outputs=["stress"])
+    caught.match(complaint)
+
+
+def test_numbers_too_large_are_named(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("mass\n1\n2\n3\n1e200\n")
+    table = [str(tmp_path / "table.csv")]
+    with pytest.raises(InputError, match="'mass' are too large for float32"):
+        read_mesh_folder(folder, inputs=["load"], outputs=["stress"], params=table)

@@ -7,7 +7,8 @@ import pytest
 
 from ono.data.draft import FieldSource
 from ono.data.mesh_file import read_mesh
-from ono.data.mesh_writer import as_fields, write_fields
+from ono.data.mesh_writer import as_fields, refuse_overwriting_meshes, write_fields
+from ono.errors import InputError
 
 meshio = pytest.importorskip("meshio")
 
@@ -30,6 +31,11 @@ def test_a_prediction_and_the_boundary_survive_every_format(
     meshio.write(source, mesh, file_format=format)
     made = {"stress": np.array([1.5, 2, 3, 4]), "flow": np.arange(12.0).reshape(4, 3)}
     write_fields(source, out, made)
+    (tmp_path / "made").mkdir()
+    write_fields(source, tmp_path / "made" / source.name, made)
+    refuse_overwriting_meshes([source], tmp_path / "made", made)
+    with pytest.raises(InputError, match=f"made/in{suffix} exists"):
+        refuse_overwriting_meshes([source], tmp_path / "made", ["stress"])
     again = read_mesh(out, ["load", "stress_predicted", "flow_predicted"])
     assert again.at["stress_predicted"] == "point"
     np.testing.assert_array_equal(again.points, POINTS)

@@ -151,11 +151,28 @@ def test_scattered_points_fill_the_box_and_repeat(operator: Operator) -> None:
 
 NAN = float("nan")
 MISTAKES: dict[str, tuple[dict[str, Array], str]] = {
-    "one sample": ({"inputs": np.zeros((SIDE, SIDE))}, r"got \[9, 9\]"),
+    "one sample": (
+        {"inputs": np.zeros((SIDE, SIDE))},
+        r"must be \[samples x y channels\] or, if coords are given, \[samples points channels\], "
+        r"with 1 channels \(source\), got \[9, 9\]",
+    ),
     "channels": ({"inputs": np.zeros((2, SIDE, SIDE, 2))}, r"with 1 channels \(source\)"),
     "no grid": ({"inputs": np.zeros((2, 80, 1))}, r"got \[2, 80, 1\]"),
     "empty": ({"inputs": np.zeros((0, SIDE, SIDE))}, r"empty, got \[0, 9, 9\]"),
     "text": ({"inputs": np.array([["x"]])}, "must be numbers"),
+    "large": ({"inputs": np.full((2, SIDE, SIDE), 1e200)}, "too large for float32; scale"),
+    "flat coords": (
+        {"inputs": np.zeros((2, 81, 1)), "coords": np.zeros(81)},
+        r"coords must be \[points 2\], got \[81\]",
+    ),
+    "one number": (
+        {"inputs": np.zeros(9), "coords": np.zeros((3, 3, 2))},
+        r"inputs must be \[samples x y channels\].*got \[9\]",
+    ),
+    "warped grid": (
+        {"inputs": np.zeros((2, 3, 3)), "coords": np.random.default_rng(0).random((3, 3, 2))},
+        r"coords of shape \[3, 3\] are no uniform ascending grid",
+    ),
     "nan": ({"inputs": np.full((2, SIDE, SIDE), NAN)}, r"NaN .* in samples \[0, 1\]"),
     "coords": (
         {"inputs": np.zeros((2, 81, 1)), "coords": np.zeros((80, 2))},
@@ -370,6 +387,66 @@ def test_a_rectangular_grid_is_recognised_at_any_resolution(tmp_path: Path) -> N
     whole = predict(operator, field).values.reshape(2, -1, 1)
     flat = predict(operator, field.reshape(2, -1, 1), coords=coords).values
     np.testing.assert_allclose(flat, whole, atol=2e-6)
+
+
+def test_coords_of_a_grid_may_have_its_axes(tmp_path: Path) -> None:
+    operator = Operator.load(mesh_data(tmp_path, "grid", grid_coords()))
+    field = np.random.default_rng(2).random((3, 7, 5)).astype(np.float32)
+    flat = field.reshape(3, 35)
+    whole = predict(operator, field).values
+    coords = grid_coords()
+    for values, places in (
+        (field, coords.reshape(7, 5, 2)),
+        (field[..., None], coords.reshape(7, 5, 2)),
+        (field, np.tile(coords.reshape(7, 5, 2), (3, 1, 1, 1))),
+        (field, coords),
+        (flat, coords.reshape(7, 5, 2)),
+        (flat, coords),
+    ):
+        made = predict(operator, values, coords=places).values
+        assert made.shape == values.shape
+        np.testing.assert_allclose(made.reshape(whole.shape), whole, atol=2e-6)
+
+
+def test_one_channel_of_a_cloud_needs_no_axis(tmp_path: Path) -> None:
+    coords = np.random.default_rng(1).random((35, 2))
+    operator = Operator.load(mesh_data(tmp_path, "cloud", coords))
+    values = np.random.default_rng(2).random((3, 35))
+    made = predict(operator, values, coords=coords).values
+    assert made.shape == (3, 35)
+    whole = predict(operator, values[..., None], coords=coords).values
+    np.testing.assert_array_equal(made, whole[..., 0])
+
+
+@pytest.mark.parametrize("kind", ["grid", "structured", "cloud"])
+def test_the_coordinate_of_a_line_needs_no_axis(tmp_path: Path, kind: str) -> None:
+    rng = np.random.default_rng(0)
+    axis = np.linspace(0, 1, 12) ** (1 if kind == "grid" else 2)
+    a = rng.random((20, 12, 1)).astype(np.float32)
+    info = Info(
+        name="line",
+        task="steady",
+        mesh=Mesh.model_validate(
+            {"kind": kind, "dim": 1, "shape": None if kind == "cloud" else (12,), "shared": True}
+        ),
+        inputs=(Channel(name="a"),),
+        outputs=(Channel(name="u"),),
+        samples=20,
+        splits=tiny.SPLITS,
+        provenance=Provenance(maker="test"),
+    )
+    coords = axis[:, None].astype(np.float32)
+    write_dataset(tmp_path / "data", info, {"coords": coords, "inputs": a, "outputs": 2 * a})
+    fit(tiny.recipe(tmp_path / "data", epochs=1), tmp_path / "run")
+    operator = Operator.load(tmp_path / "run")
+    whole = predict(operator, a[:3], coords=coords).values
+    for values in (a[:3], a[:3, :, 0]):
+        for places in (axis, coords, np.tile(axis, (3, 1))):
+            made = predict(operator, values, coords=places).values
+            assert made.shape == values.shape
+            np.testing.assert_allclose(made.reshape(whole.shape), whole, atol=1e-6)
+    if kind == "grid":
+        np.testing.assert_allclose(predict(operator, a[:3, :, 0]).values, whole[..., 0], atol=1e-6)
 
 
 def test_what_is_called_a_grid_and_is_none_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ono.data.store import Dataset
 from ono.errors import DataError, InputError
 from ono.evaluate.operator import Operator
 from ono.evaluate.predict import predict
-from ono.evaluate.predict_data import predict_rows, predict_to_arrays, view_for
+from ono.evaluate.predict_data import points_outside, predict_rows, predict_to_arrays, view_for
 from ono.evaluate.predict_meshes import predict_folder, predict_to_meshes
 from ono.train.loop import fit
 
@@ -100,14 +100,14 @@ def test_new_mesh_files_need_only_the_inputs(
         del mesh.point_data["flow"]
         mesh.write(file)
     out = tmp_path / "out"
-    assert predict_folder(operator, tmp_path / "new", out, params=table) == 3
+    assert len(predict_folder(operator, tmp_path / "new", out, params=table)) == 3
     assert "flow_predicted" in meshio.read(out / "case2.vtu").point_data
     (tmp_path / "other.csv").write_text("speed\n1\n2\n3\n")
     with pytest.raises(InputError, match="lacks load"):
         predict_folder(operator, tmp_path / "new", out, params=[str(tmp_path / "other.csv")])
     with pytest.raises(InputError, match="holds the meshes themselves"):
         predict_folder(operator, tmp_path / "new", tmp_path / "new", params=table)
-    with pytest.raises(InputError, match="no number 'load'"):
+    with pytest.raises(InputError, match=r"no number 'load'.*--params table\.csv"):
         predict_folder(operator, tmp_path / "new", out)
 
 
@@ -130,7 +130,7 @@ def test_all_new_files_are_judged_before_the_first_is_written(
             predict_folder(operator, new, out, params=table)
         assert not out.exists()
     last.write(new / "case2.vtu")
-    assert predict_folder(operator, new, out, params=table) == 3
+    assert len(predict_folder(operator, new, out, params=table)) == 3
 
 
 def test_a_folder_that_stays_empty_is_removed(
@@ -235,3 +235,51 @@ def test_a_mesh_that_changed_is_not_written_upon(
         assert not (tmp_path / "out").exists()
     finally:
         file.write_bytes(before)
+
+
+def test_only_earlier_predictions_are_written_over(operator: Operator, tmp_path: Path) -> None:
+    new, out = tmp_path / "new", tmp_path / "out"
+    meshes(new, 3, seed=1)
+    meshes(out, 2, seed=2)
+    table = [str(new / "loads.csv")]
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    with pytest.raises(InputError, match=r"out/case0\.vtu exists.*choose an empty or a new folder"):
+        predict_folder(operator, new, out, params=table)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+    for _ in range(2):
+        predict_folder(operator, new, tmp_path / "other", params=table)
+    file = tmp_path / "other" / "case1.vtu"
+    noted = meshio.read(file)
+    noted.point_data["mine"] = noted.point_data["heat"]
+    noted.write(file)
+    with pytest.raises(InputError, match=r"other/case1\.vtu exists"):
+        predict_folder(operator, new, tmp_path / "other", params=table)
+    file.write_text("cut")
+    with pytest.raises(InputError, match=r"other/case1\.vtu exists"):
+        predict_folder(operator, new, tmp_path / "other", params=table)
+
+
+def test_meshes_of_a_dataset_are_not_written_over_others(
+    home: Path, operator: Operator, tmp_path: Path
+) -> None:
+    meshes(tmp_path / "mine", 10)
+    view = view_for(operator, Dataset.open(home / "data"), "test")
+    with pytest.raises(InputError, match=r"mine/case8\.vtu exists"):
+        predict_to_meshes(operator, view, tmp_path / "mine")
+
+
+def test_points_outside_the_training_box_are_counted_in_files_and_rows(
+    home: Path, operator: Operator, tmp_path: Path
+) -> None:
+    meshes(tmp_path / "new", 3, seed=1)
+    mesh = meshio.read(tmp_path / "new" / "case1.vtu")
+    mesh.points[:4, 0] += 5
+    mesh.write(tmp_path / "new" / "case1.vtu")
+    table = [str(tmp_path / "new" / "loads.csv")]
+    counts = predict_folder(operator, tmp_path / "new", tmp_path / "out", params=table)
+    assert counts[1] >= 4 > max(counts[0], counts[2])
+    draft = read_mesh_folder(
+        tmp_path / "new", inputs=["heat"], outputs=["flow"], params=[str(table[0])]
+    )
+    data = write(draft.dataset(tmp_path / "data", "flows", "1/1/1", None), draft.sources)
+    assert points_outside(operator, view_for(operator, data, "validation")) == [counts[1]]

@@ -33,7 +33,7 @@ def import_data(
         list[str] | None, typer.Option(help=f"FILE[:KEY], or fields of mesh files. {_MANY}")
     ] = None,
     coords: Annotated[
-        list[str] | None, typer.Option(help=f"Points, FILE[:KEY]. {_MANY} one a coordinate.")
+        list[str] | None, typer.Option(help="Points, FILE[:KEY]. Repeat for one list a coordinate.")
     ] = None,
     params: Annotated[
         list[str] | None, typer.Option(help=f"Numbers of a sample, FILE[:KEY] or .csv. {_MANY}")

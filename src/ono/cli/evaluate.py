@@ -17,7 +17,7 @@ def evaluate(
         typer.Option("--resolution", "-r", min=2, help="Nodes along the first axis; repeatable."),
     ] = None,
     query: Annotated[
-        str | None, typer.Option(help="Points to evaluate at, FILE[:KEY] of [points dim].")
+        str | None, typer.Option(help="Points to evaluate at, one a row, FILE[:KEY].")
     ] = None,
     scattered: Annotated[
         int | None, typer.Option(min=1, help="Evaluate at so many random points.")

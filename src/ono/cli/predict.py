@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,7 +57,8 @@ def predict(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Predict output fields from input fields, in the format that comes in."""
-    from ono.data.array_writer import refuse_unwritable
+    from ono.data.array_files import parse_source
+    from ono.data.array_writer import refuse_overwriting, refuse_unwritable
     from ono.device import choose_device
     from ono.evaluate.given_params import read_params
     from ono.evaluate.operator import Operator
@@ -75,6 +77,8 @@ def predict(
     }
     if data is not None and source is not None:
         raise InputError("give arrays, or --data DIR, or --from FOLDER: one of the three")
+    texts = [inputs, coords, weights, query, history, times, *(params or [])]
+    refuse_overwriting(out, [parse_source(text)[0] for text in texts if text is not None])
     if data is not None:
         refuse(f"{data} has all that is needed", **given, params=params)
         operator = Operator.load(run, choose_device(device))
@@ -120,11 +124,7 @@ def _write_arrays(operator: Operator, prediction: Prediction, out: Path) -> None
     if out.suffix.lower() != ".npy":
         arrays = by_channel(operator, prediction.fields)
     write_arrays(out, arrays)
-    if prediction.outside:
-        typer.echo(
-            f"warning: {prediction.outside} points lie outside the box of the training data",
-            err=True,
-        )
+    _warn_of_outside([prediction.outside], "samples")
     shape = " ".join(map(str, next(iter(arrays.values())).shape))
     typer.echo(f"wrote {out}: {_outputs(operator)}, shape [{shape}]")
 
@@ -133,16 +133,18 @@ def _predict_dataset(operator: Operator, data: Path, split: str, out: Path) -> N
     from ono.cli.progress import counting
     from ono.data.array_writer import FORMATS
     from ono.data.store import Dataset
-    from ono.evaluate.predict_data import predict_to_arrays, view_for
+    from ono.evaluate.predict_data import points_outside, predict_to_arrays, view_for
     from ono.evaluate.predict_meshes import predict_to_meshes
 
     view = view_for(operator, Dataset.open(data), split)
     if out.suffix.lower() in FORMATS:
         shape = " ".join(map(str, predict_to_arrays(operator, view, out)))
+        _warn_of_outside(points_outside(operator, view), "samples")
         typer.echo(f"wrote {out}: {_outputs(operator)}, {len(view)} samples, shape [{shape}]")
         return
     with counting("predicting") as progress:
         count = predict_to_meshes(operator, view, out, progress)
+    _warn_of_outside(points_outside(operator, view), "files")
     typer.echo(f"wrote {count} mesh files to {out}: {_outputs(operator)}")
 
 
@@ -151,8 +153,19 @@ def _predict_meshes(operator: Operator, source: Path, out: Path, params: list[st
     from ono.evaluate.predict_meshes import predict_folder
 
     with counting("predicting") as progress:
-        count = predict_folder(operator, source, out, params=params, progress=progress)
-    typer.echo(f"wrote {count} mesh files to {out}: {_outputs(operator)}")
+        outside = predict_folder(operator, source, out, params=params, progress=progress)
+    _warn_of_outside(outside, "files")
+    typer.echo(f"wrote {len(outside)} mesh files to {out}: {_outputs(operator)}")
+
+
+def _warn_of_outside(counts: Sequence[int], of: str) -> None:
+    """Say how many points lie where the operator has not learned, of one mesh or of many."""
+    if not any(counts):
+        return
+    where = f", in {sum(map(bool, counts))} of {len(counts)} {of}" if len(counts) > 1 else ""
+    typer.echo(
+        f"warning: {sum(counts)} points lie outside the box of the training data{where}", err=True
+    )
 
 
 def _outputs(operator: Operator) -> str:

@@ -51,10 +51,15 @@ def report(
 
 def _run(run: Path, out: Path | None, layer: int | None) -> None:
     from ono.cli.progress import working
+    from ono.errors import InputError
     from ono.report.html import write_report
     from ono.report.words import duration
     from ono.train.run import Run
 
+    if out is not None and out.exists() and out.suffix.lower() not in (".html", ".htm"):
+        raise InputError(
+            f"{out} exists and is no .html file: the report would replace it; end --out in .html"
+        )
     with working("drawing"):
         path = write_report(run, out, layer=layer)
     result = Run(run).result()

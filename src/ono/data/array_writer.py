@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ono.data.info import Array
-from ono.data.store import explain_os_errors
+from ono.data.store import INFO_FILE, explain_os_errors
 from ono.errors import InputError
 from ono.files import replacing
 
@@ -36,6 +36,21 @@ def refuse_unwritable(path: Path, names: Sequence[str]) -> None:
                     f"{path} cannot hold both {other!r} and {name!r}: they would overwrite each "
                     "other; end it in .npz, or give the channels other names"
                 )
+
+
+def refuse_overwriting(out: Path, read: Sequence[Path]) -> None:
+    """Refuse to write over a file that is read, or into a dataset directory."""
+    for path in read:
+        if out.is_file() and path.is_file() and out.samefile(path):
+            raise InputError(
+                f"{out} is a file to predict from, and would be overwritten; choose another --out"
+            )
+    for folder in (out, out.parent):
+        if (folder / INFO_FILE).is_file():
+            raise InputError(
+                f"{folder} is a dataset, which {out} would change; choose an --out that lies "
+                "elsewhere"
+            )
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

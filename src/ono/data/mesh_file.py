@@ -77,7 +77,8 @@ def open_mesh(path: Path) -> Any:
             ) from None
         text = " ".join(said.getvalue().split()) if isinstance(error, SystemExit) else str(error)
         raise DataError(
-            f"{path} cannot be read as a mesh: {text or type(error).__name__}"
+            f"{path} cannot be read as a mesh: {text or type(error).__name__}; it is damaged, cut "
+            "short or of another kind: copy or export it again, or take it out of the folder"
         ) from None
 
 
@@ -104,7 +105,10 @@ def _from_cells(path: Path, mesh: Any, name: str, blocks: Sequence[Cells], point
 def _number(path: Path, mesh: Any, name: str) -> float:
     if name not in mesh.field_data:
         known = ", ".join(mesh.field_data) or "none"
-        raise InputError(f"{path} has no number {name!r} in its field data (it has {known})")
+        raise InputError(
+            f"{path} has no number {name!r} in its field data (it has {known}); put it there, or "
+            "give a table of the files with --params table.csv"
+        )
     value = np.asarray(mesh.field_data[name], np.float64)
     if value.size != 1:
         raise InputError(f"{path}: the field data {name!r} holds {value.size} numbers, wanted one")

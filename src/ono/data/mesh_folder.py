@@ -48,7 +48,7 @@ def natural(name: str) -> list[tuple[int, str]]:
     ['case2.vtu', 'case10.vtu']
     """
     parts = re.split(r"(\d+)", name)
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def read_mesh_folder(
@@ -75,10 +75,12 @@ def read_mesh_folder(
         raise InputError(
             "nothing tells the samples apart: all files share one mesh; give --inputs or --params"
         )
+    for name in wanted:
+        _refuse_unusable(files, name)
     in_sources, out_sources = (_channels(files, group, columns) for group in (inputs, outputs))
     mesh, arrays, told = _assemble(files, columns, in_sources, out_sources)
     if names:
-        arrays["params"] = numbers.astype(np.float32)
+        arrays["params"] = _single_params(names, numbers)
     averaged = sorted({name for name in wanted if files[0].at[name] == "cell"})
     if averaged:
         notes.append(f"cell data averaged to points by cell size: {', '.join(averaged)}")
@@ -130,6 +132,30 @@ def _params(
         names += header
         parts.append(numbers)
     return names, np.concatenate(parts, 1)
+
+
+def _single_params(names: Sequence[str], numbers: Array) -> Array:
+    with np.errstate(over="ignore"):
+        rounded = numbers.astype(np.float32)
+    for k in np.flatnonzero((np.isinf(rounded) & np.isfinite(numbers)).any(0)):
+        raise InputError(f"values of {names[int(k)]!r} are too large for float32; scale them")
+    return rounded
+
+
+def _refuse_unusable(files: Sequence[MeshFile], name: str) -> None:
+    """Refuse a field with values that are no numbers, or none in single precision."""
+    largest = np.finfo(np.float32).max
+    for file in files:
+        values = file.fields[name]
+        if bad := int(np.count_nonzero(~np.isfinite(values))):
+            raise InputError(
+                f"{bad} values of {name!r} in {file.path} are not finite; repair the file or take "
+                "it out of the folder"
+            )
+        if lost := int(np.count_nonzero(abs(values) > largest)):
+            raise InputError(
+                f"{lost} values of {name!r} in {file.path} are too large for float32; scale them"
+            )
 
 
 def _channels(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ono.data.draft import FieldSource
 from ono.data.info import Array
 from ono.data.mesh_file import open_mesh
 from ono.data.store import explain_os_errors
-from ono.errors import DataError
+from ono.errors import DataError, InputError
 from ono.files import replacing
 
 ADDED = "_predicted"
@@ -52,6 +52,32 @@ def as_fields(
             for k, source in own:
                 fields[name][:, source.component] = values[:, k]
     return fields
+
+
+def refuse_overwriting_meshes(sources: Iterable[Path], out: Path, names: Iterable[str]) -> None:
+    """Refuse a folder with files of these names, unless predictions of these fields made them.
+
+    They did if a file has the data of its source, the predictions, and nothing else to lose.
+    """
+    added = {f"{name}{ADDED}" for name in names}
+    for source in sources:
+        if (out / source.name).exists() and not _is_prediction(out / source.name, source, added):
+            raise InputError(
+                f"{out / source.name} exists, and is not known as an earlier prediction for "
+                f"{source}; choose an empty or a new folder for --out"
+            )
+
+
+def _is_prediction(file: Path, source: Path, added: set[str]) -> bool:
+    try:
+        made, given = open_mesh(file), open_mesh(source)
+    except DataError:
+        return False
+    return (
+        set(made.point_data) == set(given.point_data) | added
+        and set(made.cell_data) == set(given.cell_data)
+        and np.shape(made.points) == np.shape(given.points)
+    )
 
 
 def write_fields(source: Path, out: Path, fields: Mapping[str, Array]) -> None:

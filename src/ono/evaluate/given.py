@@ -50,8 +50,8 @@ class Given:
 
     @property
     def bare(self) -> bool:
-        """Whether values came as a grid without an axis of channels."""
-        return self.grid is not None and self.layout[self.lead :] == self.grid
+        """Whether values came as a grid or a list of points without an axis of channels."""
+        return self.layout[self.lead :] in (self.grid, self.values.shape[1:2])
 
     def like(self, made: Array) -> Array:
         """Return predictions as a grid if that was given."""
@@ -97,9 +97,19 @@ def understand(
         if array is not None and not np.isfinite(array).all():
             bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(1))
             raise ShapeError(f"{name} hold NaN or infinite values in samples {bad[:10].tolist()}")
+        if array is not None and np.abs(array).max(initial=0) > np.finfo(np.float32).max:
+            raise ShapeError(f"{name} hold values too large for float32; scale them")
     if grid is not None and mesh is not None and grid != mesh:
         raise ShapeError(f"values lie on a mesh of shape {grid}, coords on one of shape {mesh}")
     place = as_coords(operator, coords, grid, values)
+    if operator.card.mesh.kind == "grid" and coords is not None:
+        found = mesh_shape(operator, place)
+        if (axes := grid or mesh) is not None and axes != found:
+            raise ShapeError(
+                f"coords of shape {list(axes)} are no uniform ascending grid as in training; give "
+                "values and coords as lists of points"
+            )
+        grid = found
     grid = grid or mesh or mesh_shape(operator, place)
     measure = as_weights(operator, weights, grid, values)
     return Given(values, frames, place, measure, grid, layout, lead)
@@ -185,19 +195,24 @@ def _as_points(
         if inputs.ndim == dim + 2 and inputs.shape[-1] == channels and min(inputs.shape[1:-1]) > 1:
             grid = inputs.shape[1:-1]
             return grid, inputs.reshape(len(inputs), math.prod(grid), channels)
-    elif inputs.ndim == 3 and inputs.shape[-1] == channels:
-        return None, inputs
-    elif coords is not None and mesh.kind == "structured" and mesh.shape is not None:
-        grid, last = inputs.shape[1 : len(mesh.shape) + 1], inputs.shape[len(mesh.shape) + 1 :]
-        alone = channels == 1 and last == ()
-        if math.prod(grid) == coords.shape[-2] and (alone or last == (channels,)):
-            return grid, inputs.reshape(len(inputs), math.prod(grid), channels)
+    else:
+        if inputs.ndim == 3 and inputs.shape[-1] == channels:
+            return None, inputs
+        axes = len(mesh.shape or ())
+        if coords is not None and (mesh.kind == "structured" or axes > 1):
+            grid, last = inputs.shape[1 : axes + 1], inputs.shape[axes + 1 :]
+            whole = len(grid) == axes and math.prod(grid) == coords.shape[-2]
+            if whole and (last == (channels,) or (channels == 1 and last == ())):
+                return grid, inputs.reshape(len(inputs), math.prod(grid), channels)
+        if inputs.ndim == 2 and channels == 1:
+            return None, inputs[..., None]
     names = ", ".join(channel.name for channel in named)
     layout = "[samples points channels]"
-    if mesh.kind == "grid" and coords is None:
-        layout = f"[samples {' '.join('xyz'[:dim])} channels], or {layout} with coords"
+    if mesh.kind == "grid":
+        on_grid = f"[samples {' '.join('xyz'[:dim])} channels]"
+        layout = f"{on_grid} or, if coords are given, {layout},"
     elif mesh.shape is not None and mesh.kind == "structured":
-        layout += f" or [samples {' '.join('ijk'[: len(mesh.shape)])} channels]"
+        layout += f" or [samples {' '.join('ijk'[: len(mesh.shape)])} channels],"
     raise ShapeError(
         f"{what} must be {layout} with {channels} channels ({names}), got {list(inputs.shape)}"
     )

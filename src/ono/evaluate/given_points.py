@@ -19,9 +19,19 @@ from ono.nn.interpolation import is_uniform
 def flat_coords(
     operator: Operator, coords: Array | None, values: Array | None
 ) -> tuple[Array | None, tuple[int, ...] | None]:
-    """Return coords of a structured mesh as a list of points, and the shape they came in."""
+    """Return coords of a mesh as a list of points, and the shape they came in, if any.
+
+    On a line the coordinates may come without an axis of their own, [points] or [samples points].
+    """
     mesh = operator.card.mesh
-    if coords is None or mesh.kind != "structured" or mesh.shape is None or len(mesh.shape) == 1:
+    if coords is None:
+        return None, None
+    bare = coords.ndim == 1 or (values is not None and coords.shape == values.shape[:2])
+    if mesh.dim == 1 and bare:
+        return coords[..., None], None
+    if coords.ndim < 2:
+        raise ShapeError(f"coords must be [points {mesh.dim}], got {list(coords.shape)}")
+    if mesh.shape is None or len(mesh.shape) == 1:
         return coords, None
     axes = len(mesh.shape)
     if coords.ndim == axes + 2:
@@ -31,9 +41,15 @@ def flat_coords(
         shape = coords.shape[:-1]
         # [nx ny dim] has the rank of [samples points dim].
         alike = values is not None and values.shape[1 : axes + 1] == shape
-        if axes > 2 or alike or shape == operator.card.resolution:
+        known = mesh.kind == "structured" and shape == operator.card.resolution
+        if axes > 2 or alike or known or _is_list_of(values, shape):
             return coords.reshape(math.prod(shape), -1), shape
     return coords, None
+
+
+def _is_list_of(values: Array | None, shape: tuple[int, ...]) -> bool:
+    """Whether values [samples points ...] have a point for each node of a mesh."""
+    return values is not None and min(shape) > 1 and values.shape[1:2] == (math.prod(shape),)
 
 
 def as_coords(

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ono.data.info import Array
@@ -56,10 +57,11 @@ def predict(
 
     `inputs` is [samples points channels], or on a grid [samples nx ny ... (channels)]; without
     `coords` ([points dim] or [samples points dim]) a grid fills the box of the training data. On a
-    structured mesh both may have its axes in the place of points. An
-    operator whose output depends on the geometry alone needs no inputs; one that was trained with
-    quadrature weights needs them too, [points] or [samples points], and one that knows numbers of
-    a whole sample needs `params` [samples numbers].
+    grid or a structured mesh both may have its axes in the place of points. One channel, and the
+    coordinate of a line, need no axis of their own. An operator whose output depends on the
+    geometry alone needs no inputs; one that was trained with quadrature weights needs them too,
+    [points] or [samples points], and one that knows numbers of a whole sample needs `params`
+    [samples numbers].
     `query` [queries dim] asks for the output elsewhere: [samples queries channels]. `chunk` is how
     many points to take at a time: 65536 queries if not given, and input points only if there are
     more than a quarter of a million.
@@ -92,8 +94,8 @@ def predict(
         results.append(made.cpu().numpy())
     made_all = np.concatenate(results)
     if wanted is not None:
-        return Prediction(made_all, False, _outside(operator, wanted))
-    return Prediction(given.like(made_all), given.bare, _outside(operator, given.place))
+        return Prediction(made_all, False, count_outside(operator, wanted))
+    return Prediction(given.like(made_all), given.bare, count_outside(operator, given.place))
 
 
 def _refuse_other_tasks(operator: Operator, **given: object) -> None:
@@ -110,7 +112,8 @@ def _refuse_other_tasks(operator: Operator, **given: object) -> None:
         )
 
 
-def _outside(operator: Operator, points: Tensor) -> int:
+def count_outside(operator: Operator, points: Float[Tensor, "*rows dim"]) -> int:
+    """Return how many points lie outside the box of the training data."""
     low, span = box(operator)
     unit = (points.to(low) - low) / span
     slack = 1e-5

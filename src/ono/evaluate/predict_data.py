@@ -13,9 +13,10 @@ from ono.data.batches import Streamed, in_order
 from ono.data.info import Array, Channel
 from ono.data.store import Dataset
 from ono.data.task import output_places, window_for
-from ono.data.view import View
+from ono.data.view import View, float_tensor
 from ono.errors import DataError
 from ono.evaluate.operator import Operator
+from ono.evaluate.predict import count_outside
 
 
 def view_for(operator: Operator, dataset: Dataset, split: str) -> View:
@@ -49,6 +50,14 @@ def predict_rows(operator: Operator, view: View, batch: int = 8) -> Iterator[tup
         counts = [made.shape[-2]] * len(made) if mask is None else mask.sum(-1).tolist()
         for row, field, count in zip(part.rows.tolist(), made, counts, strict=True):
             yield row, field[..., :count, :]
+
+
+def points_outside(operator: Operator, view: View) -> list[int]:
+    """Return how many points of each row lie outside the box of training; one count if shared."""
+    rows = view.rows[:1] if view.dataset.info.mesh.shared else view.rows
+    return [
+        count_outside(operator, float_tensor(view.dataset.of_sample("coords", row))) for row in rows
+    ]
 
 
 def names_in(out: Path, operator: Operator, *, ragged: bool = False) -> list[str]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ono.data.draft import MeshFields, Sources
+from ono.data.draft import FieldSource, MeshFields, Sources
 from ono.data.info import Array
 from ono.data.mesh_file import read_mesh
 from ono.data.mesh_folder import mesh_files
-from ono.data.mesh_writer import as_fields, write_fields
+from ono.data.mesh_writer import as_fields, refuse_overwriting_meshes, write_fields
 from ono.data.store import explain_os_errors
 from ono.data.view import View
 from ono.errors import DataError, InputError
@@ -38,8 +38,9 @@ def predict_to_meshes(
             "or .h5"
         )
     files = _source_files(view, sources)
+    _refuse_place(operator, sources, files.values(), out)
     write = _writer(operator, sources)
-    with _folder_beside(out, Path(sources.folder)):
+    with _folder(out):
         for done, (row, field) in enumerate(predict_rows(operator, view), 1):
             write(files[row], out, field)
             if progress is not None:
@@ -54,16 +55,18 @@ def predict_folder(
     *,
     params: Sequence[str] = (),
     progress: Progress | None = None,
-) -> int:
+) -> list[int]:
     """Predict on new mesh files and write them again with the predictions.
 
     They need the fields that were inputs in training. Numbers of a sample come from tables, or
     from the field data of the files. All files are read and judged before the first is written.
+    Return of each file how many points lie outside the box of the training data.
     """
     fields = operator.card.fields
     if fields is None:
         raise InputError("this operator was not trained on mesh files; give arrays with --inputs")
     files = mesh_files(folder)
+    _refuse_place(operator, fields, files, out)
     known = [channel.name for channel in operator.card.params]
     numbers = read_params(known, params, [file.name for file in files])
     own: Sequence[Array | None] = [None] * len(files) if numbers is None else list(numbers)
@@ -81,7 +84,8 @@ def predict_folder(
         except InputError as error:
             raise InputError(f"{file}: {error}") from None
     write = _writer(operator, fields)
-    with _folder_beside(out, folder):
+    outside = []
+    with _folder(out):
         for done, (file, row) in enumerate(zip(files, own, strict=True), 1):
             case = _read_case(operator, fields, file, row)
             made = predict(
@@ -92,9 +96,10 @@ def predict_folder(
                 params=case.params,
             )
             write(file, out, made.fields[0])
+            outside.append(made.outside)
             if progress is not None:
                 progress(done, len(files))
-    return len(files)
+    return outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +145,16 @@ def _read_case(operator: Operator, fields: MeshFields, file: Path, row: Array | 
 
 def _writer(operator: Operator, fields: MeshFields) -> Callable[[Path, Path, Array], None]:
     """Return what writes predictions [points channels] onto a copy of a mesh file."""
-    chosen = [s for c in operator.card.outputs for s in fields.outputs if s.channel == c.name]
+    chosen = _chosen(operator, fields)
 
     def write(file: Path, out: Path, made: Array) -> None:
         write_fields(file, out / file.name, as_fields(made, chosen, fields.outputs))
 
     return write
+
+
+def _chosen(operator: Operator, fields: MeshFields) -> list[FieldSource]:
+    return [s for c in operator.card.outputs for s in fields.outputs if s.channel == c.name]
 
 
 def _source_files(view: View, sources: Sources) -> dict[int, Path]:
@@ -168,16 +177,25 @@ def _source_files(view: View, sources: Sources) -> dict[int, Path]:
     return files
 
 
-@contextlib.contextmanager
-def _folder_beside(out: Path, meshes: Path) -> Iterator[None]:
-    """Make a folder for mesh files, which is not theirs; one that stays empty is removed."""
-    if out.resolve() == meshes.resolve():
+def _refuse_place(
+    operator: Operator, fields: MeshFields, files: Collection[Path], out: Path
+) -> None:
+    """Refuse a place that is no folder, or where files would be lost."""
+    if any(out.resolve() == file.parent.resolve() for file in files):
         raise InputError(f"{out} holds the meshes themselves; choose another --out")
     if out.suffix and not out.is_dir():
         raise InputError(
             f"mesh files are written into a folder, and {out} looks like a file; choose a name "
             f"without {out.suffix}"
         )
+    chosen = _chosen(operator, fields)
+    nothing = np.zeros((1, len(chosen)))
+    refuse_overwriting_meshes(files, out, as_fields(nothing, chosen, fields.outputs))
+
+
+@contextlib.contextmanager
+def _folder(out: Path) -> Iterator[None]:
+    """Make a folder for mesh files; one that stays empty is removed."""
     existed = out.exists()
     with explain_os_errors(out):
         out.mkdir(parents=True, exist_ok=True)
