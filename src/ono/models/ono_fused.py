@@ -176,6 +176,10 @@ class _Layer(NamedTuple):
     upper: UpperKept
 
 
+# Layers by which the upper flow may be ahead on its way back: so many keep the gradient of ĝ.
+_AHEAD = 2
+
+
 class _Flows(torch.autograd.Function):
     """Both flows: the lower one is ahead of the upper one there, and behind it on the way back.
 
@@ -246,10 +250,6 @@ class _Flows(torch.autograd.Function):
                 upper.wait(held.popleft()[0])
         upper.behind(lower)
         return d_g, d_h, None, *given
-
-
-# Layers by which the upper flow may be ahead on its way back: so many keep the gradient of ĝ.
-_AHEAD = 2
 
 
 def _remembered(

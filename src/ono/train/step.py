@@ -162,6 +162,7 @@ class Step:
         commit(self.operator, applied)
         keep_where(applied, self.batch_norms, self.norms_before)
         self._update_average(applied)
+        self.outdate()
         self._count(losses, applied)
 
     def remember_norms(self) -> None:
@@ -169,7 +170,7 @@ class Step:
         self.norms_before = [statistic.clone() for statistic in self.batch_norms]
 
     def outdate(self) -> None:
-        """Say that exact means no longer belong to the weights: a replay runs no Python."""
+        """Say that exact means no longer belong to the weights, which a replay cannot."""
         for module in filter(None, (self.operator, self.average)):
             for part in _moments(module):
                 part.state = "stale"
@@ -270,7 +271,6 @@ class Step:
         for mine, theirs in zip(_moments(self.average), _moments(self.operator), strict=True):
             mine.running.copy_(theirs.running)
             mine.updates.copy_(theirs.updates)
-            mine.state = "stale"
         for old, now in zip(running_statistics(self.average), self.batch_norms, strict=True):
             old.copy_(now)
 
