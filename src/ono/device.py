@@ -43,12 +43,12 @@ def describe_device(name: str) -> str:
 
 @contextmanager
 def matmul_precision(precision: str) -> Iterator[None]:
-    """Let float32 products be made in TF32 within this block if that is "tf32", or else exactly."""
+    """Let float32 products be made in TF32 within this block, unless that is "fp32"."""
     import torch
 
     before = torch.get_float32_matmul_precision()
     try:
-        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
         yield
     finally:
         torch.set_float32_matmul_precision(before)

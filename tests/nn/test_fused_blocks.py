@@ -16,9 +16,22 @@ from ono.nn.attention import EfficientAttention
 from ono.nn.blocks import NNBlock, OrthogonalBlock
 from ono.nn.eigen_options import EigenOptions
 from ono.nn.fused_launch import Setting, available, operands
-from ono.nn.fused_lower import lower_backward, lower_forward, lower_parameters, lower_weights
+from ono.nn.fused_lower import (
+    grams_of,
+    lower_backward,
+    lower_forward,
+    lower_gradients,
+    lower_parameters,
+    lower_weights,
+)
 from ono.nn.fused_mixing import Whitened, mixing_backward, mixing_forward
-from ono.nn.fused_upper import upper_backward, upper_forward, upper_parameters, upper_weights
+from ono.nn.fused_upper import (
+    upper_backward,
+    upper_forward,
+    upper_gradients,
+    upper_parameters,
+    upper_weights,
+)
 from ono.nn.heads import block_diagonal
 from ono.nn.measure import Measure
 from ono.nn.mlp import FFN
@@ -82,11 +95,13 @@ def test_lower_block_is_the_nn_block(kind: str) -> None:
     setting = Setting(space.weights, SHARE, "bf16x6")
     with torch.no_grad():
         multiplied = operands(lower_weights(block, w_q), "bf16x6")
-        kept, grams = lower_forward(g, parameters, multiplied, setting)
+        kept = lower_forward(g, parameters, multiplied, setting)
+        grams = grams_of(kept.features, setting)
         compact = d_gram.transpose(1, 2).flatten(2).contiguous()
-        d_g, others = lower_backward(
+        d_g, owed = lower_backward(
             kept, (d_after, d_features, compact), parameters, multiplied, setting
         )
+        others = lower_gradients(owed, setting.precision)
     seen = real[..., None] > 0
     for ours, theirs in ((kept.after, after), (kept.features, features)):
         assert torch.allclose(ours * seen, theirs * seen, rtol=1e-4, atol=1e-4)
@@ -122,9 +137,11 @@ def test_upper_block_is_the_orthogonal_block(kind: str, times: int, own_kernel: 
     with torch.no_grad():
         multiplied = operands(upper_weights(block), "bf16x6")
         kept, ours = upper_forward(h, features, kernel, parameters, multiplied, setting)
-        *found, others = upper_backward(kept, d_after, parameters, multiplied, setting)
+        *found, d_kernels, owed = upper_backward(kept, d_after, parameters, multiplied, setting)
+        d_kernel = d_kernels.unflatten(0, (len(kernel), -1)).sum(1)
+        others = upper_gradients(owed, setting.precision)
     assert torch.allclose(ours * seen, after * seen, rtol=1e-4, atol=1e-4)
-    compare([*found, *others], expected, 2e-5)
+    compare([*found, d_kernel, *others], expected, 2e-5)
 
 
 @pytest.mark.parametrize("pooled", [True, False])
@@ -149,7 +166,8 @@ def test_mixing_is_whitening(pooled: bool, share: int) -> None:
     totals, failures = torch.empty_like(covariance), raw_mu.new_empty(len(covariance), 2).int()
     with torch.no_grad():
         mixed = mixing_forward(grams, raw_mu, totals, failures, how)
-        d_gram, ours = mixing_backward(d_kernel, mixed, raw_mu, BATCH, how)
+        parts_of_it = torch.stack([0.25 * d_kernel, 0.75 * d_kernel], 1).flatten(0, 1)
+        d_gram, ours = mixing_backward(parts_of_it, mixed, raw_mu, BATCH, how)
     samples = BATCH if pooled else 1
     assert torch.allclose(totals / samples, covariance, rtol=1e-12)
     assert not failures.any()

@@ -164,7 +164,8 @@ fit(Recipe.from_mapping(json.loads(sys.argv[1])), Path(sys.argv[2]))
     ]
     curves = []
     for number, form in enumerate(forms):
-        content = tiny.content(data.path, epochs=4, device="cuda", **form) | {"model": model}
+        options = {"epochs": 4, "device": "cuda", "precision": "fp32", **form}
+        content = tiny.content(data.path, **options) | {"model": model}
         run = tmp_path / str(number)
         command = [sys.executable, "-c", script, json.dumps(content), str(run)]
         subprocess.run(command, check=True, env={**os.environ, "ONO_TEST_COMPILE": "1"})

@@ -23,8 +23,10 @@ from ono.nn.blocks import NNBlock, OrthogonalBlock
 from ono.nn.fused_launch import WIDTHS, Setting, ambient_precision, operands
 from ono.nn.fused_lower import (
     LowerKept,
+    grams_of,
     lower_backward,
     lower_forward,
+    lower_gradients,
     lower_parameters,
     lower_weights,
 )
@@ -33,6 +35,7 @@ from ono.nn.fused_upper import (
     UpperKept,
     upper_backward,
     upper_forward,
+    upper_gradients,
     upper_parameters,
     upper_weights,
 )
@@ -70,7 +73,7 @@ def unfusable(config: ONOConfig) -> str | None:
     return next((option for option, met in demands.items() if not met), None)
 
 
-def fuse_blocks(module: nn.Module, wanted: bool = True, *, beside: bool = False) -> int:
+def fuse_blocks(module: nn.Module, wanted: bool = True, *, beside: bool = True) -> int:
     """Let every ONO inside a module that can use the fused kernels; return how many there are.
 
     `beside` computes the two flows at the same time, on two streams of a GPU.
@@ -87,7 +90,7 @@ def flows(
     h: Float[Tensor, "batch *time points width"],
     measure: Measure,
     *,
-    beside: bool = False,
+    beside: bool = True,
 ) -> Float[Tensor, "batch *time points out"]:
     """Return the output of a model from g⁰ and h¹ (Eqs. 3-9)."""
     lowers = cast("list[NNBlock]", list(model.lower))
@@ -154,11 +157,11 @@ class _Plan(NamedTuple):
     beside: bool
 
     def lanes(self, device: torch.device) -> list[Lane]:
-        """Return where the upper flow, the lower flow and what is between them are computed.
+        """Return where the upper flow, the lower flow, what is between and what is owed are made.
 
         What is forgotten is made again, and must not be given away while another lane reads it.
         """
-        return lanes(3, device, beside=self.beside and not self.forget)
+        return lanes(4, device, beside=self.beside and not self.forget)
 
     def own(self, parameters: Sequence[Tensor]) -> list[_Own]:
         """Return the parameters of every layer, of which `of_lower` are of its lower block."""
@@ -190,25 +193,24 @@ class _Flows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, g: Tensor, h: Tensor, plan: _Plan, *parameters: Tensor) -> Any:
         setting, how, below, above, *_ = plan
-        upper, lower, between = plan.lanes(g.device)
+        upper, lower, between, _ = plan.lanes(g.device)
         groups = 1 if how.pooled else len(g)
         shape = (len(below), groups, g.shape[-1] // setting.share, setting.share, setting.share)
         totals = g.new_empty(shape, dtype=torch.float64)
         failures = g.new_empty(shape[:3], dtype=torch.int32)
         lower.behind(upper)
         trace: list[tuple[Tensor, Tensor, Mixed] | _Layer] = []
-        held = []
         for layer, own in enumerate(plan.own(parameters)):
             with lower.open():
-                left, grams = lower_forward(g, own.lower, below[layer], setting)
+                left = lower_forward(g, own.lower, below[layer], setting)
             between.behind(lower)
             with between.open():
+                grams = grams_of(left.features, setting)
                 mixed = mixing_forward(grams, own.raw_mu, totals[layer], failures[layer], how)
             upper.behind(between)
             kept, after = upper_forward(
                 h, left.features, mixed.kernel, own.upper, above[layer], setting
             )
-            held.append(grams)  # of one lane, read in another
             trace.append((g, h, mixed) if plan.forget else _Layer(left, mixed, kept))
             g, h = left.after, after
         ctx.save_for_backward(*parameters)
@@ -223,32 +225,42 @@ class _Flows(torch.autograd.Function):
         layers, d_h = ctx.plan.own(ctx.saved_tensors), gradients[0]
         if len(ctx.trace) < len(layers):
             raise RuntimeError("fused flows keep nothing for a second backward pass")
-        upper, lower, between = ctx.plan.lanes(d_h.device)
+        upper, lower, between, beyond = ctx.plan.lanes(d_h.device)
+        ahead = 0 if lower == upper else _AHEAD
         d_g: Tensor | None = None
         given: list[Tensor] = []
-        held: deque[tuple[torch.cuda.Event | None, tuple[Tensor, ...]]] = deque()
+        held: deque[tuple[torch.cuda.Event | None, tuple[object, ...]]] = deque()
         for layer, own in reversed(list(enumerate(layers))):
             kept = _remembered(ctx.trace.pop(), own, below[layer], above[layer], setting)
-            d_h, d_features, d_kernel, of_upper = upper_backward(
+            d_h, d_features, d_kernels, above_owed = upper_backward(
                 kept.upper, d_h, own.upper, above[layer], setting
             )
+            beyond.behind(upper)
+            with beyond.open():
+                of_upper = upper_gradients(above_owed, setting.precision)
             batch = len(kept.lower.g)
             between.behind(upper)
             with between.open():
-                d_gram, d_raw_mu = mixing_backward(d_kernel, kept.mixed, own.raw_mu, batch, how)
+                d_gram, d_raw_mu = mixing_backward(d_kernels, kept.mixed, own.raw_mu, batch, how)
             d_after = torch.zeros_like(kept.lower.after) if d_g is None else d_g
             lower.behind(upper)
             lower.behind(between)
             with lower.open():
-                d_g, of_lower = lower_backward(
+                d_g, below_owed = lower_backward(
                     kept.lower, (d_after, d_features, d_gram), own.lower, below[layer], setting
                 )
+            beyond.behind(lower)
+            with beyond.open():
+                of_lower = lower_gradients(below_owed, setting.precision)
             given = [*of_lower, d_raw_mu, *of_upper, *given]
-            held.append((lower.mark(), (d_after, d_features, d_kernel, d_gram)))
-            del kept
-            if len(held) > _AHEAD:
-                upper.wait(held.popleft()[0])
-        upper.behind(lower)
+            gone = (d_after, d_features, d_kernels, d_gram, above_owed, below_owed)
+            held.append((beyond.mark(), gone))
+            del kept, gone, above_owed, below_owed
+            if len(held) > ahead:
+                done, _ = held.popleft()
+                upper.wait(done)
+                lower.wait(done)
+        upper.behind(beyond)
         return d_g, d_h, None, *given
 
 
@@ -263,7 +275,7 @@ def _remembered(
     if isinstance(kept, _Layer):
         return kept
     g, h, mixed = kept
-    lower, _ = lower_forward(g, own.lower, below, setting)
+    lower = lower_forward(g, own.lower, below, setting)
     upper, _ = upper_forward(h, lower.features, mixed.kernel, own.upper, above, setting)
     return _Layer(lower, mixed, upper)
 

@@ -96,9 +96,13 @@ class Cut(NamedTuple):
         return cls(-(-points // CHAIN["tile"]), -(-blocks // steps), steps)
 
 
-def chain(programs: int) -> dict[str, int]:
-    """Return the size of programs in a chain: larger if each has a multiprocessor for itself."""
-    return CHAIN | {"num_warps": 8} if programs <= _MULTIPROCESSORS else CHAIN
+def chain(programs: int, precision: str) -> dict[str, int]:
+    """Return the size of programs in a chain: larger if each has a multiprocessor for itself.
+
+    Programs with products of bfloat16 alone are short, and rather leave room for the other flow's.
+    """
+    alone = programs <= _MULTIPROCESSORS and precision != "bf16"
+    return CHAIN | {"num_warps": 8} if alone else CHAIN
 
 
 def long_sum(steps: int) -> dict[str, int]:
@@ -127,26 +131,42 @@ def feed_forward_back(
     d_before, norms = torch.empty_like(before), before.new_empty(tiles, 2, width)
     feed_forward_backward[tiles,](
         d_after, before, *parameters, parameters[-1].stride(0), d_before, norms, left, right, rows,
-        **chain(tiles), width=width, precision=precision,
+        **chain(tiles, precision), width=width, precision=precision,
     )  # fmt: skip
     return d_before, norms
 
 
-def products_of(left: Tensor, right: Tensor, sharing: int, precision: str) -> Tensor:
-    """Return leftᵀ right of all pairs, then the sums of left, in parts to be added."""
-    from ono.nn.fused_triton import weight_gradients
+class Owed(NamedTuple):
+    """What the gradients of a block's parameters come from: nothing on the way back waits for them.
 
-    pairs, rows, width = left.shape
-    tile = SUM["tile"]
-    chunk = -(-rows // tile // max(_MULTIPROCESSORS // pairs, 1)) * tile
-    chunks = -(-rows // chunk)
-    out = left.new_empty(chunks, pairs * (width + 1), width, dtype=torch.float32)
-    weight_gradients[pairs, chunks](
-        left, right, out, rows, chunk, pairs,
-        sharing=sharing, tile=tile, width=width, precision=precision,
-        num_warps=4 if precision == "bf16" else 8,
-    )  # fmt: skip
-    return out
+    They are leftᵀ right of all pairs, of which the first `sharing` + 1 have the same right, the
+    sums of left, and the sums of some arrays over their first axis.
+    """
+
+    left: Tensor
+    right: Tensor
+    sharing: int
+    arrays: tuple[Tensor, ...]
+
+    def settled(self, precision: str) -> list[Tensor]:
+        """Return first the products and below them the sums of left, then those of the arrays."""
+        return add_up_all(self._products(precision), *self.arrays)
+
+    def _products(self, precision: str) -> Tensor:
+        """Return the products and the sums of left, in parts to be added."""
+        from ono.nn.fused_triton import weight_gradients
+
+        pairs, rows, width = self.left.shape
+        tile = SUM["tile"]
+        chunk = -(-rows // tile // max(_MULTIPROCESSORS // pairs, 1)) * tile
+        chunks = -(-rows // chunk)
+        out = self.left.new_empty(chunks, pairs * (width + 1), width, dtype=torch.float32)
+        weight_gradients[pairs, chunks](
+            self.left, self.right, out, rows, chunk, pairs,
+            sharing=self.sharing, tile=tile, width=width, precision=precision,
+            num_warps=4 if precision == "bf16" else 8,
+        )  # fmt: skip
+        return out
 
 
 def add_up_all(*arrays: Tensor) -> list[Tensor]:

@@ -15,12 +15,11 @@ from ono.nn.fused_launch import (
     CHAIN,
     SUM,
     Cut,
+    Owed,
     Setting,
-    add_up_all,
     chain,
     exact,
     feed_forward_back,
-    products_of,
     stored,
     wide,
 )
@@ -73,10 +72,9 @@ def lower_forward(
     parameters: Sequence[Tensor],
     multiplied: Sequence[Tensor],
     setting: Setting,
-) -> tuple[LowerKept, Float[Tensor, "batch parts share width"]]:
-    """Return the next g as `after`, ĝ as `features`, and <ĝ, ĝ> within heads, to be added."""
+) -> LowerKept:
+    """Return the next g as `after` and ĝ as `features`, with all that the way back needs."""
     from ono.nn import lower_triton as kernels
-    from ono.nn.fused_triton import moments_within_heads
 
     weights, share, precision = setting
     norm, shift, _, _, b_out, norm_2, shift_2, _, b_1, _, b_2, _, b_q = parameters
@@ -85,7 +83,7 @@ def lower_forward(
     g = g.contiguous()
     batch, points, width = g.shape
     cut = Cut.of(batch, points)
-    size = chain(batch * cut.tiles)
+    size = chain(batch * cut.tiles, precision)
     weighted = {"weighted": weights is not None}
     heads = {"share": share, "width": width}
     q, k, v = (torch.empty_like(g, dtype=stored(precision)) for _ in range(3))
@@ -111,13 +109,25 @@ def lower_forward(
         apart, middle, after, features, points, 1 / math.sqrt(share),
         **size, **heads, precision=precision,
     )  # fmt: skip
-    grams = g.new_empty(batch, cut.parts, share, width)
+    return LowerKept(g, q, k, v, peak, total, context, middle, after, features)
+
+
+def grams_of(
+    features: Float[Tensor, "batch points width"], setting: Setting
+) -> Float[Tensor, "batch parts share width"]:
+    """Return <ĝ, ĝ> within heads, in parts to be added."""
+    from ono.nn.fused_triton import moments_within_heads
+
+    weights, share, precision = setting
+    batch, points, width = features.shape
+    cut = Cut.of(batch, points)
+    grams = features.new_empty(batch, cut.parts, share, width)
     moments_within_heads[cut.parts, batch](
         features, features, weights, grams, points, cut.steps, 1,
         1 / points if weights is None else 1.0,
-        **weighted, **SUM, **heads, precision=exact(precision),
+        weighted=weights is not None, **SUM, share=share, width=width, precision=exact(precision),
     )  # fmt: skip
-    return LowerKept(g, q, k, v, peak, total, context, middle, after, features), grams
+    return grams
 
 
 def lower_backward(
@@ -126,8 +136,8 @@ def lower_backward(
     parameters: Sequence[Tensor],
     multiplied: Sequence[Tensor],
     setting: Setting,
-) -> tuple[Float[Tensor, "batch points width"], list[Tensor]]:
-    """Return the gradient before a block, and those of its parameters.
+) -> tuple[Float[Tensor, "batch points width"], Owed]:
+    """Return the gradient before a block, and what those of its parameters come from.
 
     Given are the gradients of the next g, of ĝ and of <ĝ, ĝ>, the last as [batch share width] and
     symmetric within heads.
@@ -142,7 +152,7 @@ def lower_backward(
     d_after, d_features, d_gram = gradients
     batch, points, width = g.shape
     cut = Cut.of(batch, points)
-    rows, size = batch * points, chain(batch * cut.tiles)
+    rows, size = batch * points, chain(batch * cut.tiles, precision)
     weighted = {"weighted": weights is not None}
     heads = {"share": share, "width": width}
     d_x, d_g = torch.empty_like(g), torch.empty_like(g)
@@ -171,10 +181,15 @@ def lower_backward(
         apart, d_g, norms, left, right, points, rows, **weighted, **size, **heads,
         precision=precision,
     )  # fmt: skip
-    products = products_of(left, right, 2, precision)
-    sums, (d_norm, d_shift), (d_norm_2, d_shift_2) = add_up_all(products, norms, norms_2)
+    return d_g, Owed(left, right, 2, (norms, norms_2))
+
+
+def lower_gradients(owed: Owed, precision: str) -> list[Tensor]:
+    """Return the gradients of the parameters of a block."""
+    sums, (d_norm, d_shift), (d_norm_2, d_shift_2) = owed.settled(precision)
+    width = sums.shape[-1]
     d_w_qkv, d_w_out, d_w_1, d_w_2, d_w_q, biases = sums.split((3 * width, *4 * (width,), 7))
-    return d_g, [
+    return [
         d_norm, d_shift, d_w_qkv, d_w_out, biases[3],
         d_norm_2, d_shift_2, d_w_1, biases[4], d_w_2, biases[5], d_w_q, biases[6],
     ]  # fmt: skip

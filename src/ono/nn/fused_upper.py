@@ -14,12 +14,11 @@ from ono.nn.fused_launch import (
     CHAIN,
     SUM,
     Cut,
+    Owed,
     Setting,
-    add_up_all,
     exact,
     feed_forward_back,
     long_sum,
-    products_of,
     stored,
     wide,
 )
@@ -108,8 +107,11 @@ def upper_backward(
     parameters: Sequence[Tensor],
     multiplied: Sequence[Tensor],
     setting: Setting,
-) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
-    """Return the gradients of h, of ĝ, of its kernel, and of the parameters."""
+) -> tuple[Tensor, Tensor, Tensor, Owed]:
+    """Return the gradients of h, of ĝ, of its kernel, and what those of the parameters come from.
+
+    That of the kernel comes from every sample and time, to be added.
+    """
     from ono.nn import upper_triton as kernels
     from ono.nn.fused_triton import moments_within_heads
 
@@ -134,10 +136,11 @@ def upper_backward(
         weighted=False, **SUM, **heads, precision=wide(precision),
     )  # fmt: skip
     d_moment = h.new_empty(3, samples, width, width, dtype=torch.bfloat16)
-    d_rest = h.new_empty(samples, width + share, width)
+    d_w_v = h.new_empty(samples, width, width)
+    d_kernels = h.new_empty(samples, *kernel.shape[1:])
     kernels.upper_latent_backward[width // share, samples](
-        d_latents, moment, w_v, kernel, d_moment, d_rest, cut.parts, times, _stride(kernel),
-        at_once=16, **heads,
+        d_latents, moment, w_v, kernel, d_moment, d_w_v, d_kernels, cut.parts, times,
+        _stride(kernel), at_once=16, **heads,
     )  # fmt: skip
     d_h, d_features = torch.empty_like(h), torch.empty_like(h)
     norms = h.new_empty(samples * cut.tiles, 2, width)
@@ -145,19 +148,17 @@ def upper_backward(
         d_moment, d_middle, h, features, latent, weights, norm, shift, d_h, d_features, norms,
         points, times, **weighted, **CHAIN, **heads, wide=wide(precision),
     )  # fmt: skip
-    products = products_of(left, right, 0, precision)
-    sums, (d_norm, d_shift), (d_norm_2, d_shift_2), rest = add_up_all(
-        products, norms, norms_2, d_rest
-    )
-    d_w_1, d_w_2, (d_b_1, d_b_2) = sums.split((width, width, 2))
     if times > 1:
         d_features = d_features.sum(1)
-    d_kernel = rest[width:]
-    if len(kernel) > 1:  # every sample has its own
-        d_kernel = d_rest[:, width:].unflatten(0, (-1, times)).sum(1)
-    return d_h, d_features, d_kernel.reshape(kernel.shape), [
-        d_norm, d_shift, rest[:width], d_norm_2, d_shift_2, d_w_1, d_b_1, d_w_2, d_b_2,
-    ]  # fmt: skip
+    return d_h, d_features, d_kernels, Owed(left, right, 0, (norms, norms_2, d_w_v))
+
+
+def upper_gradients(owed: Owed, precision: str) -> list[Tensor]:
+    """Return the gradients of the parameters of a block."""
+    sums, (d_norm, d_shift), (d_norm_2, d_shift_2), d_w_v = owed.settled(precision)
+    width = sums.shape[-1]
+    d_w_1, d_w_2, (d_b_1, d_b_2) = sums.split((width, width, 2))
+    return [d_norm, d_shift, d_w_v, d_norm_2, d_shift_2, d_w_1, d_b_1, d_w_2, d_b_2]
 
 
 def _stride(kernel: Tensor) -> int:

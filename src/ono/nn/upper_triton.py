@@ -134,7 +134,8 @@ def upper_latent_backward(
     w_v,
     kernel,
     d_moment,
-    d_rest,
+    d_w_v,
+    d_kernel,
     tiles,
     times,
     kernel_stride,
@@ -142,10 +143,7 @@ def upper_latent_backward(
     share: tl.constexpr,
     width: tl.constexpr,
 ):
-    """Go back from what one head's points read to its moment, its part of w_V and its kernel.
-
-    d_rest is [samples width+share width]: the gradient of w_V, below it that of the kernel.
-    """
+    """Go back from what one head's points read to its moment, its part of w_V and its kernel."""
     head, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
     mode, own, column = tl.arange(0, share), tl.arange(0, share), tl.arange(0, width)
     block = mode[:, None] * width + head * share + own[None, :]
@@ -166,11 +164,11 @@ def upper_latent_backward(
     plane = tl.num_programs(1).to(tl.int64) * width * width
     d_total = tl.dot(d_value, weight, input_precision="ieee")
     store_parts(d_moment, plane, sample * width * width + at, d_total)
-    d_rest += sample * (width + share) * width
-    tl.store(d_rest + at, tl.dot(tl.trans(d_value), total, input_precision="ieee"))
+    d_weight = tl.dot(tl.trans(d_value), total, input_precision="ieee")
+    tl.store(d_w_v + sample * width * width + at, d_weight)
     d_matrix = tl.sum(d_mixed[:, None, :] * value[None, :, :], 2)
-    d_rest += width * width + head * share * share
-    tl.store(d_rest + mode[:, None] * share + own[None, :], d_matrix.to(tl.float32))
+    d_kernel += (sample * tl.num_programs(0) + head) * share * share
+    tl.store(d_kernel + mode[:, None] * share + own[None, :], d_matrix.to(tl.float32))
 
 
 @triton.jit(do_not_specialize=["points", "times"])
