@@ -68,6 +68,16 @@ COLUMNS = {
         "peak GiB",
         "commit",
     ),
+    "inference": (
+        "recipe",
+        "points",
+        "batch",
+        "chunk",
+        "ms/call",
+        "points/s",
+        "peak GiB",
+        "commit",
+    ),
     "memory": ("options", "GiB", "commit"),
     "memory_gpu": ("options", "GiB"),
     "memory_errors": ("options", "test error", "CPU seconds", "commit"),
@@ -104,11 +114,29 @@ def step(line: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def call(line: dict[str, Any]) -> dict[str, str]:
+    """Return a line of `ono bench inference` as the columns of its table."""
+    rate = 1000 * line["points"] * line["batch"] / line["milliseconds"]
+    return {
+        "recipe": line["recipe"],
+        "points": line["points"],
+        "batch": line["batch"],
+        "chunk": line["chunk"] or "",
+        "ms/call": f"{line['milliseconds']:.1f}",
+        "points/s": f"{rate:.2g}",
+        "peak GiB": f"{line['peak_bytes'] / 2**30:.2f}",
+        "commit": line["commit"],
+    }
+
+
+FORMS = {"steps": step, "inference": call}
+
+
 def table(name: str) -> str:
     """Return the kept lines of a result as a Markdown table."""
     lines = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
-    if name == "steps":
-        lines = [step(line) for line in lines]
+    if name in FORMS:
+        lines = [FORMS[name](line) for line in lines]
     columns = COLUMNS[name]
     rows: list[Any] = [columns, ["---"] * len(columns)]
     rows += [[line.get(column, "") for column in columns] for line in lines]

@@ -343,6 +343,13 @@ def test_speed_is_measured_alone(data: Path, monkeypatch: pytest.MonkeyPatch) ->
     reproduce(both, settings, Ledger(data / "none.jsonl"), jobs=2)
     assert seen == [["speed"], ["speed"], ["train"], ["train", "train"]]
 
+    monkeypatch.setattr(runner, "choose_device", lambda _: "cuda")
+    for large, expected in ((True, [["train"], ["train"]]), (False, [["train"], ["train"] * 2])):
+        seen.clear()
+        monkeypatch.setattr(runner, "fills_a_gpu", lambda cell, _, large=large: large)
+        reproduce([TWO], settings, Ledger(data / "none.jsonl"), jobs=None)
+        assert seen == expected
+
 
 @pytest.mark.slow  # every process loads torch
 def test_processes_side_by_side_give_the_same_lines(

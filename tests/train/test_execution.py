@@ -161,6 +161,7 @@ fit(Recipe.from_mapping(json.loads(sys.argv[1])), Path(sys.argv[2]))
         {"kernels": "plain", "execution": "eager"},
         {"kernels": "fused", "execution": "captured", "compile": False},
         {"kernels": "fused", "execution": "captured", "compile": True},
+        {"kernels": "fused", "execution": "captured", "compile": False, "streams": False},
     ]
     curves = []
     for number, form in enumerate(forms):
@@ -173,3 +174,4 @@ fit(Recipe.from_mapping(json.loads(sys.argv[1])), Path(sys.argv[2]))
         curves.append([json.loads(line)["train"] for line in lines])
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
     assert curves[2] == pytest.approx(curves[0], rel=1e-4)
+    assert curves[3] == curves[1]

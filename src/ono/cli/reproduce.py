@@ -38,9 +38,15 @@ def reproduce(
     shard: Annotated[
         str, typer.Option(help="Run the i-th of n equal parts, as i/n.", metavar="I/N")
     ] = "1/1",
-    jobs: Annotated[int, typer.Option(min=1, help="Cells at once, each in its process.")] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Cells at once, each in its process. Default: on a GPU those that leave it idle.",
+        ),
+    ] = None,
     only: Annotated[
-        str | None, typer.Option(help='Cells named like this, such as "elasticity/*".')
+        str | None, typer.Option(help='Cells named like this, such as "elasticity/*,darcy/ono".')
     ] = None,
     data: Annotated[Path, typer.Option(help="Where datasets are, or will be made.")] = Path("data"),
     ledger: Annotated[Path, typer.Option(help="Where results are added.")] = Path(
@@ -97,7 +103,7 @@ def reproduce(
         work, data, runs or ledger.parent / "runs", device, deadline, ledger.parent / "pictures"
     )
     typer.echo(f"budget {work.name}: {work.note}; ledger {ledger}", err=True)
-    watch = Watch(_show, _making(), [_epochs()])
+    watch = Watch(_show, _making(), [_epochs()], lambda text: typer.echo(text, err=True))
     summary = reproduce(
         chosen, settings, Ledger(ledger), seeds=seeds, shard=part, jobs=jobs, only=only, watch=watch
     )
@@ -152,7 +158,7 @@ def _making() -> Callable[[int, int], None]:
 
 
 def _epochs() -> Listener:
-    """Return a listener that tells how a long training goes, once a minute."""
+    """Return a listener that tells how a long training goes, once a minute, and of Ctrl-C."""
     told = time.monotonic()
 
     def listen(event: Event) -> None:
@@ -161,5 +167,7 @@ def _epochs() -> Listener:
             told = time.monotonic()
             loss = event.details["train"]
             typer.echo(f"  epoch {event.state.epoch}/{event.epochs}: train {loss:.4f}", err=True)
+        elif event.kind == "signal":
+            typer.echo(event.details["message"], err=True)
 
     return listen

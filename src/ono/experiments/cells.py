@@ -21,7 +21,7 @@ import torch
 from ono.data.benchmarks import benchmark
 from ono.data.task import resolutions
 from ono.device import choose_device
-from ono.errors import DataError, Interrupted, OnoError, RunInUse
+from ono.errors import CheckpointError, DataError, Interrupted, OnoError, RunInUse
 from ono.experiments import eigenfunctions
 from ono.experiments.datasets import place_of
 from ono.experiments.grid import Job
@@ -32,7 +32,7 @@ from ono.experiments.speed import step_speed
 from ono.train import checkpoint as checkpoints
 from ono.train.evaluations import Evaluator
 from ono.train.loop import fit, resume
-from ono.train.run import RECIPE, Run, commit, read_metrics
+from ono.train.run import RECIPE, Run, commit
 from ono.train.state import Event, Listener
 
 
@@ -76,6 +76,8 @@ def run_job(job: Job, settings: Settings, listeners: Sequence[Listener] = ()) ->
         found |= {"run": str(path), "epochs": _epochs_done(path)}
         if not limit.passed:
             stopped_by = error.signal_number
+    except KeyboardInterrupt:  # of what is no training nothing is kept
+        found, stopped_by = known | {"epochs": 0}, signal.SIGINT
     except RunInUse:
         raise
     except Exception as error:  # one cell must not take the others with it
@@ -203,5 +205,9 @@ def _run_path(job: Job, settings: Settings, line: Line) -> Path:
 
 
 def _epochs_done(path: Path) -> int:
-    lines = read_metrics(path)
-    return int(lines[-1]["epoch"]) if lines else 0
+    """Return how many whole epochs the newest checkpoint has: what going on need not repeat."""
+    try:
+        newest, _ = checkpoints.latest(path / "checkpoints")
+    except CheckpointError:
+        return 0
+    return int(checkpoints.read_state(newest)["epoch"])

@@ -29,6 +29,8 @@ _STEPS = {
     "pipe": (17.9, 0.0, 7.8, 11.6, 15.7, 24.9, 29.5, 37.1, 6.1, 63.5),
 }
 _POINTS = {"darcy": 85**2, "airfoil": 221 * 51, "elasticity": 972, "pipe": 129**2}
+_SHORT_STEP = 5.0
+"""Milliseconds of a step that leaves much of an H200 idle."""
 _START = 0.3
 """Minutes to load, compile and record, whatever follows."""
 _EXACT_ATTENTION = 2e13
@@ -68,14 +70,30 @@ def value(experiment: Experiment, cell: Cell) -> float:
     return worth * (3 if cell.recipe.endswith("/ono") else 1)
 
 
+def fills_a_gpu(cell: Cell, budget: Budget) -> bool:
+    """Say whether a cell leaves nothing for others: its steps are long, or it measures them.
+
+    >>> from ono.experiments.budgets import BUDGETS
+    >>> [fills_a_gpu(Cell(f"{name}/ono"), BUDGETS["short"]) for name in ("elasticity", "darcy")]
+    [False, True]
+    """
+    return cell.kind == "speed" or (cell.kind == "train" and _step(cell, budget) > _SHORT_STEP)
+
+
 def _training(cell: Cell, budget: Budget) -> float:
-    usual = Recipe.load(cell.recipe)
     asked = Recipe.load(cell.recipe, budget.changes(cell))
     full = benchmark(cell.benchmark).sizes[budget.size].splits
     samples = asked.data.train or split_rows(full, cell.samples)["train"][1]
     steps = -(-samples // asked.train.batch) * asked.train.epochs
+    return steps * _step(cell, budget) / 60_000
+
+
+def _step(cell: Cell, budget: Budget) -> float:
+    """Return the milliseconds of a step."""
+    usual = Recipe.load(cell.recipe)
+    asked = Recipe.load(cell.recipe, budget.changes(cell))
     step = _STEPS[cell.benchmark][_MODELS.index(usual.model.name)] * _larger(asked, usual)
-    return steps * (step + _all_pairs(cell, asked)) / 60_000
+    return step + _all_pairs(cell, asked)
 
 
 def _larger(asked: Recipe, usual: Recipe) -> float:

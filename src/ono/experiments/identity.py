@@ -31,6 +31,7 @@ WHERE = ("name", "seed", "data.path", "data.memory", "model.preset", "train.devi
 HOW = (
     "train.execution",
     "train.kernels",
+    "train.streams",
     "train.compile",
     "train.recompute",
 )

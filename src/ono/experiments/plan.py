@@ -40,13 +40,13 @@ def works_of(
 ) -> list[Work]:
     """Return the works of a shard, all with the first seed, then all with the second.
 
-    `only` is a pattern such as "elasticity/*" for the names of cells.
+    `only` is a pattern such as "elasticity/*" for the names of cells, or several with commas.
     """
     chosen = [
         (experiment.name, cell, _decisive(cell, budget))
         for experiment in experiments
         for cell in experiment.cells
-        if only is None or fnmatchcase(str(cell), only)
+        if only is None or any(fnmatchcase(str(cell), one.strip()) for one in only.split(","))
     ]
     groups: dict[Any, list[Job]] = {}
     for seed in range(seeds):

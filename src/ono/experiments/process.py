@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -13,7 +13,7 @@ from multiprocessing.context import SpawnProcess
 
 from ono.errors import RunInUse
 from ono.experiments.cells import explain, run_job
-from ono.experiments.grid import Job
+from ono.experiments.grid import Cell, Job
 from ono.experiments.jobs import Ended, Settings, open_line
 from ono.experiments.plan import Work
 from ono.train.signals import StopRequest
@@ -63,8 +63,10 @@ class WorkProcess:
 class Processes:
     """Works under way side by side, at most so many. None outlives the block that opens this."""
 
-    def __init__(self, count: int, settings: Settings) -> None:
-        self.count, self.settings = count, settings
+    def __init__(
+        self, count: int, settings: Settings, alone: Callable[[Cell], bool] | None = None
+    ) -> None:
+        self.count, self.settings, self.alone = count, settings, alone or _measures
         self.running: list[WorkProcess] = []
         self.waiting: Work | None = None
         self.elsewhere = 0
@@ -72,8 +74,11 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # Also when something failed in the block: what they have is saved.
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            for one in self.running:  # asked twice: what they saved before is what they keep
+                one.process.kill()
         self.stop()
         for one in self.running:
             one.process.join()
@@ -84,7 +89,8 @@ class Processes:
             work, self.waiting = self.waiting or next(works, None), None
             if work is None:
                 return
-            if self.running and (_alone(work) or _alone(self.running[-1].work)):
+            at_once = [work, *(one.work for one in self.running[-1:])]
+            if self.running and any(self.alone(one.job.cell) for one in at_once):
                 self.waiting = work
                 return
             self.running.append(WorkProcess.start(work, self.settings))
@@ -110,9 +116,9 @@ class Processes:
                 yield one.work, replace(ended, signal_number=number)
 
 
-def _alone(work: Work) -> bool:
+def _measures(cell: Cell) -> bool:
     """Say whether others at work on the same device would change the result."""
-    return work.job.cell.kind == "speed"
+    return cell.kind == "speed"
 
 
 def _work(question: Connection, job: Job, settings: Settings, parent: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -10,16 +11,21 @@ from pathlib import Path
 
 import torch
 
+from ono.device import choose_device
 from ono.errors import Interrupted, RunInUse
 from ono.experiments.cells import explain, run_job
+from ono.experiments.costs import fills_a_gpu
 from ono.experiments.datasets import OutOfTime, Progress, place_of, provide
-from ono.experiments.grid import Experiment, Job
+from ono.experiments.grid import Cell, Experiment, Job
 from ono.experiments.jobs import Ended, Settings, identity_of, open_line
 from ono.experiments.ledger import Ledger, Line, Status, latest
 from ono.experiments.plan import Work, in_order, works_of
 from ono.experiments.process import Processes
 from ono.train.signals import StopRequest, stop_on_signals
 from ono.train.state import Listener
+
+_SHARING = 4
+"""Cells with short steps that share a GPU."""
 
 
 @dataclass(slots=True)
@@ -43,11 +49,15 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Who is told: after each job, while data is made, and while a job trains (one at a time)."""
+    """Who is told: after each job, while data is made, while a job trains, and of Ctrl-C.
+
+    A job that trains tells its listeners, also of Ctrl-C, if it is the only one at a time.
+    """
 
     ended: Callable[[Ended, int, int], None] = lambda ended, number, total: None
     progress: Progress | None = None
     listeners: Sequence[Listener] = ()
+    stopping: Callable[[str], None] = lambda message: None
 
 
 def reproduce(
@@ -57,14 +67,15 @@ def reproduce(
     *,
     seeds: int = 1,
     shard: tuple[int, int] = (1, 1),
-    jobs: int = 1,
+    jobs: int | None = 1,
     only: str | None = None,
     watch: Watch | None = None,
 ) -> Summary:
     """Run what the ledger does not have yet; add a line for every job that ends.
 
-    A job that the time limit stopped is continued by the next call. A signal stops the same way
-    and is then raised as `Interrupted`.
+    So many `jobs` run at once; if None, those on a GPU that leave much of it idle do. A job that
+    the time limit stopped is continued by the next call. A signal stops the same way and is then
+    raised as `Interrupted`.
     """
     lines = ledger.lines()
     works = works_of(experiments, settings.budget, seeds=seeds, shard=shard, only=only)
@@ -72,9 +83,12 @@ def reproduce(
     ledger.refuse_unwritable()
     call = _Call(works, settings, ledger, lines, watch or Watch())
     stopped_by: int | None = None
-    for work, ended in call.one_by_one() if jobs == 1 else call.side_by_side(jobs):
-        call.record(work, ended)
-        stopped_by = stopped_by or ended.signal_number
+    try:
+        for work, ended in call.packed() if jobs is None else call.with_jobs(jobs):
+            call.record(work, ended)
+            stopped_by = stopped_by or ended.signal_number
+    except KeyboardInterrupt:  # between cells, or a second one
+        stopped_by = signal.SIGINT
     stopped_by = stopped_by or call.request.signal_number
     if stopped_by is not None:
         raise Interrupted(
@@ -207,9 +221,25 @@ class _Call:
         if self.request.signal_number is not None:
             raise OutOfTime("a signal came while data was made; the rest is made next time")
 
+    def tell_of_signal(self) -> None:
+        self.watch.stopping(
+            "stopping: the cells under way save what they have; Ctrl-C again stops at once, and "
+            "they go on from their last checkpoints"
+        )
+
     def late(self) -> bool:
         deadline = self.settings.deadline
         return deadline is not None and time.time() > deadline
+
+    def packed(self) -> Iterator[tuple[Work, Ended]]:
+        """Let cells share a GPU that each of them would leave idle for much of the time."""
+        if not choose_device(self.settings.device).startswith("cuda"):
+            return self.one_by_one()
+        budget = self.settings.budget
+        return self.side_by_side(_SHARING, lambda cell: fills_a_gpu(cell, budget))
+
+    def with_jobs(self, count: int) -> Iterator[tuple[Work, Ended]]:
+        return self.one_by_one() if count == 1 else self.side_by_side(count)
 
     def one_by_one(self) -> Iterator[tuple[Work, Ended]]:
         for work in self.ready():
@@ -223,10 +253,13 @@ class _Call:
             if lost or ended.signal_number is not None:
                 return
 
-    def side_by_side(self, count: int) -> Iterator[tuple[Work, Ended]]:
+    def side_by_side(
+        self, count: int, alone: Callable[[Cell], bool] | None = None
+    ) -> Iterator[tuple[Work, Ended]]:
         """Keep so many processes busy; a signal is passed on to all of them."""
         works, told = self.ready(), False
-        with Processes(count, self.settings) as processes, stop_on_signals() as self.request:
+        processes = Processes(count, self.settings, alone)
+        with stop_on_signals(self.tell_of_signal) as self.request, processes:
             while True:
                 if self.request.signal_number is None:
                     processes.fill(works)

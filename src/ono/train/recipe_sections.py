@@ -102,6 +102,9 @@ class TrainRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     kernels: Literal["auto", "plain", "fused"] = Field(
         "auto", description="fused: the blocks of ono as a few GPU kernels each, where they apply"
     )
+    streams: bool = Field(
+        True, description="compute what does not wait for each other at once, with fused kernels"
+    )
     compile: bool | None = Field(
         None, description="fuse operations with torch.compile; if not given, in long GPU runs"
     )
