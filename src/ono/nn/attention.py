@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from ono.errors import RecipeError, UnsupportedDomain
 from ono.nn.heads import same_head
 from ono.nn.measure import Measure, along_points, at_least_float32, sum_over_points
+from ono.nn.pseudo_inverse import pseudo_inverse
 
 Points: TypeAlias = Float[Tensor, "batch points width"]
 Queries: TypeAlias = Float[Tensor, "batch queries width"]
@@ -245,20 +246,3 @@ class NystromAttention(Attention):
         ]
         q_mark, k_mark = (part / count.clamp_min(1)[:, None, :, None] for part in sums)
         return q_mark, k_mark, count > 0
-
-
-def pseudo_inverse(
-    matrix: Float[Tensor, "*batch landmarks landmarks"], iterations: int
-) -> Float[Tensor, "*batch landmarks landmarks"]:
-    """Approximate the pseudo-inverse by a Newton-Schulz iteration of third order.
-
-    Each matrix is scaled by its own norms, so none depends on the others of the batch.
-    """
-    norm = matrix.abs().sum(-1).amax(-1) * matrix.abs().sum(-2).amax(-1)
-    inverse = matrix.mT / norm[..., None, None]
-    identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    for _ in range(iterations):
-        product = matrix @ inverse
-        inner = 15 * identity - product @ (7 * identity - product)
-        inverse = 0.25 * inverse @ (13 * identity - product @ inner)
-    return inverse
