@@ -3,9 +3,9 @@
 python benchmarks/packing.py elasticity/ono darcy/fno --at-once 1 2 4
 
 Trainings are processes of their own. All begin to step at the same moment and go on for the same
-time; their steps a second are added up and compared with those of one alone. This is where the
-limit in `ono.experiments.costs` comes from. Start NVIDIA's Multi-Process Service first to measure
-with it (`--note mps` writes that down).
+time; their steps a second are added up and compared with those of one alone, to be held against the
+limit in `ono.experiments.costs`. Start NVIDIA's Multi-Process Service first to measure with it
+(`--note mps` writes that down).
 """
 
 from __future__ import annotations
@@ -30,6 +30,15 @@ def step(
     recipe: str, data: str, device: str, seconds: float, barrier: Barrier, answers: Queue[float]
 ) -> None:
     """Take steps for so long, together with the others; answer how many in a second."""
+    try:
+        answers.put(rate(recipe, data, device, seconds, barrier))
+    except BaseException:
+        barrier.abort()  # nobody waits for this one
+        raise
+
+
+def rate(recipe: str, data: str, device: str, seconds: float, barrier: Barrier) -> float:
+    """Return the steps a second, from when all are ready."""
     chosen = recipe_on(recipe, Path(data), [])
     where = torch.device(device)
     runner, epoch = runner_of(chosen, where)
@@ -45,7 +54,7 @@ def step(
                 steps += 1
             if where.type == "cuda":
                 torch.cuda.synchronize(where)
-        answers.put(steps / (time.monotonic() - began))
+        return steps / (time.monotonic() - began)
 
 
 def together(recipe: str, data: Path, count: int, device: str, seconds: float) -> float:
@@ -86,13 +95,13 @@ def main() -> None:
                 stand_in(name, data, samples=args.samples)
             alone = None
             for count in args.at_once:
-                rate = together(recipe, data, count, device, args.seconds)
-                alone = alone or rate / count
+                all_steps = together(recipe, data, count, device, args.seconds)
+                alone = alone or all_steps / count
                 line = {
                     "recipe": recipe,
                     "at_once": count,
-                    "steps_per_second": round(rate, 1),
-                    "times_alone": round(rate / alone, 2),
+                    "steps_per_second": round(all_steps, 1),
+                    "times_alone": round(all_steps / alone, 2),
                     "note": args.note,
                     "device": describe_device(device),
                     "commit": args.commit,

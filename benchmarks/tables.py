@@ -68,6 +68,15 @@ COLUMNS = {
         "peak GiB",
         "commit",
     ),
+    "training": (
+        "recipe",
+        "changes",
+        "epochs",
+        "trained in s",
+        "start to report s",
+        "test error",
+        "commit",
+    ),
     "inference": (
         "recipe",
         "points",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 from collections.abc import Iterator
@@ -25,18 +26,32 @@ def sync_file(path: Path) -> None:
 
 
 @contextlib.contextmanager
+def naming(path: Path, instead_of: Path | None = None) -> Iterator[None]:
+    """Name the file in errors of the system that name none, as that of a full disk, or the other.
+
+    What NumPy raises when only a part was written has no number either.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise OSError(errno.EIO, str(error), str(path)) from None
+        if error.filename is None or str(error.filename) == str(instead_of):
+            error.filename = str(path)
+        raise
+
+
+@contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path` that takes its name when the block ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield aside
-        sync_file(aside)
-        aside.replace(path)
-        sync_directory(path.parent)
-    except OSError as error:
-        error.filename = str(path)  # a full disk names no file, other errors the one aside
-        raise
+        with naming(path, instead_of=aside):
+            yield aside
+            sync_file(aside)
+            aside.replace(path)
+            sync_directory(path.parent)
     finally:
         aside.unlink(missing_ok=True)
 

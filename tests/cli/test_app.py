@@ -7,6 +7,7 @@ import ctypes
 import io
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -342,8 +343,29 @@ def test_a_full_disk_is_told_by_the_name_of_the_file_and_no_run_is_begun(
 ) -> None:
     run = tmp_path / "run"
     message = refused("train", case.recipe, "--out", run, before=no_files, code=1)
-    assert f"File too large: {run / 'environment.json'}" in message
+    assert f"{run / 'environment.json'} was not written: File too large; make room" in message
+    assert "--out" in message
     assert not run.exists()
+
+
+@pytest.mark.parametrize("verb", ["make", "import"])
+@pytest.mark.parametrize("limit", [4, 8192])
+def test_a_full_disk_leaves_no_half_made_dataset(
+    case: Case, tmp_path: Path, verb: str, limit: int
+) -> None:
+    out = tmp_path / "data"
+    words: tuple[str | Path, ...] = ("make", "elasticity", "--samples", "6")
+    if verb == "import":
+        many = case.store("many", np.random.default_rng(0).random((300, 9, 9)))
+        words = ("import", "--inputs", many, "--outputs", many, "--splits", "200/50/50")
+
+    def before() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    message = refused("data", *words, "--out", out, before=before, code=1)
+    named = rf"writing to {out}/[a-z]+\.(json|npy) failed: File too large; make room or choose"
+    assert re.search(named, message)
+    assert list(tmp_path.iterdir()) == [], "the next try finds a free place"
 
 
 def test_a_disk_that_fills_while_predicting_leaves_no_file(case: Case, tmp_path: Path) -> None:
@@ -537,6 +559,19 @@ def test_report_writes_one_file(case: Case, tmp_path: Path) -> None:
     other = tmp_path / "page.html"
     other.write_text("<html></html>")
     assert "holds no results" in refused("report", other)
+
+
+def test_verbs_take_the_place_that_data_was_moved_to(case: Case, tmp_path: Path) -> None:
+    moved = shutil.copytree(case.data, tmp_path / "moved")
+    assert ono("eval", case.run, "--data", moved).returncode == 0
+    page = tmp_path / "page.html"
+    assert ono("report", case.run, "--data", moved, "--out", page).returncode == 0
+    assert "Without pictures" not in page.read_text()
+    assert f"{case.run} is finished" in refused("resume", case.run, "--data", moved)
+    for verb in ("eval", "report", "resume"):
+        assert "no dataset at nowhere" in refused(verb, case.run, "--data", "nowhere")
+    (tmp_path / "ledger.jsonl").touch()
+    assert "--data is for a run" in refused("report", tmp_path, "--data", moved)
 
 
 def test_a_damaged_best_checkpoint_is_not_used(case: Case, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny
 import typer
+from scipy.io import loadmat
 from typer.testing import CliRunner, Result
 
 from ono.cli.predict import predict as command
@@ -101,6 +102,36 @@ def test_arrays_and_datasets_give_the_same_file(home: Home, tmp_path: Path) -> N
             np.testing.assert_allclose(values, contents[1][name], rtol=1e-4, atol=1e-6)
     home.run(*arrays, "--out", tmp_path / "made.npy")
     assert np.load(tmp_path / "made.npy").shape == (4, 9, 9, 2)
+
+
+def test_a_name_that_the_format_does_not_take_is_told(home: Home, tmp_path: Path) -> None:
+    plain = home.folder / "plain"
+    data = Dataset.open(plain)
+    spaced = data.info.model_copy(update={"outputs": (Channel(name="velocity x"),)})
+    write_dataset(tmp_path / "data", spaced, data.arrays)
+    fit(tiny.recipe(tmp_path / "data", epochs=1), home.folder / "spaced")
+    for words in (("--inputs", home.folder / "a.npy"), ("--data", tmp_path / "data")):
+        told = home.run(*words, "--out", tmp_path / "p.mat", name="spaced").output
+        assert "note: MATLAB takes plain names only: 'velocity x' as velocity_x" in told
+        assert loadmat(tmp_path / "p.mat")["velocity_x"].shape == (4, 9, 9)
+        other = home.run(*words, "--out", tmp_path / "p.npz", name="spaced").output
+        assert "note" not in other
+
+
+def test_coords_are_one_mesh_for_all_samples_or_one_for_each(home: Home, tmp_path: Path) -> None:
+    points = np.asarray(Dataset.open(home.folder / "plain").coords)
+    made = []
+    for name, coords in (("all", points), ("each", np.stack([points] * 4))):
+        np.save(tmp_path / "c.npy", coords)
+        words = ("--inputs", home.folder / "a.npy", "--coords", tmp_path / "c.npy")
+        done = home.run(*words, "--out", tmp_path / f"{name}.npy", name="simple")
+        assert done.exit_code == 0, done.output
+        made.append(np.load(tmp_path / f"{name}.npy"))
+    np.testing.assert_array_equal(*made)
+    np.save(tmp_path / "c.npy", np.stack([points] * 3))
+    words = ("--inputs", home.folder / "a.npy", "--coords", tmp_path / "c.npy")
+    message = home.refused(*words, "--out", tmp_path / "no.npy", name="simple")
+    assert "coords must be [81 2] or [4 81 2]" in message
 
 
 def test_what_would_be_ignored_is_refused(home: Home, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from unittest import mock
 import pytest
 
 from ono.cli.app import main
+from ono.experiments import eigenfunctions
 from ono.experiments.catalogue import NAMES, experiment
 from ono.experiments.ledger import Ledger
 
@@ -117,8 +118,12 @@ def test_a_list_says_what_is_done_and_what_is_next(ono: Callable[..., Done]) -> 
     only = ("eigenfunctions", "--budget", "smoke", "--only", "*/re*")
     begin = ono("reproduce", *only, "--list")
     assert begin.code == 0, begin.err
-    assert re.match(r"- +~0\.3 min  eigenfunctions/repeated, seed 0  \(eigen", begin.out)
-    assert "0 of 1 complete; about 0 minutes left" in begin.out
+    assert re.match(r"- +~2 s  eigenfunctions/repeated, seed 0  \(eigen", begin.out)
+    assert "0 of 1 complete; about 2 s left" in begin.out
+    assert "estimated for one core of a CPU" in begin.out, "a smoke run is for a CPU"
+    short = ono("reproduce", "main", "--list").out
+    assert "estimated for an NVIDIA H200" in short
+    assert re.search(r"~\d+\.\d min  darcy/ono, seed 0", short)
     assert "1 complete, 0 done before" in ono("reproduce", *only).out
     assert ono("reproduce", *only, "--list").out.startswith("complete")
 
@@ -139,6 +144,23 @@ def test_trainings_can_lie_elsewhere(ono: Callable[..., Done], tmp_path: Path) -
     page.write_text("<!-- results: begin --><!-- results: end -->")
     assert ono("report", "results", "--docs", "page.md").code == 0
     assert "images/results-super-resolution-smoke-made-darcy-ono.svg" in page.read_text()
+
+
+def test_ctrl_c_in_a_cell_that_is_no_training_is_told(
+    ono: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("reproduce", "eigenfunctions", "--budget", "smoke")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            eigenfunctions, "recover", lambda *_, **__: signal.raise_signal(signal.SIGINT)
+        )
+        done = ono(*arguments)
+    assert done.code == 130
+    assert "stopped with 3 of 4 cells not begun; the ledger is" in done.err
+    assert ": stopped after 0 epochs" in done.out
+    (line,) = Ledger(tmp_path / "results/ledger.jsonl").lines()
+    assert line.status == "stopped"
+    assert "4 complete, 0 done before" in ono(*arguments).out
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ono.data.benchmarks import benchmark
 from ono.data.generate import make
 from ono.data.info import Array, Channel, Info, Mesh, Provenance
 from ono.data.plan import Plan, Rows, Solved
@@ -149,10 +150,12 @@ def test_a_chunk_is_recorded_only_after_it_is_written(tmp_path: Path) -> None:
         if done == 8:
             (out / "outputs.npy").rename(tmp_path / "outputs.npy")
 
-    with pytest.raises(OnoError, match=r"writing to .*d failed: No such file"):
+    with pytest.raises(OnoError, match=r"writing to .*outputs.npy failed: No such file"):
         make(Sums(), out, size="s", progress=lose_a_file)
     (tmp_path / "outputs.npy").rename(out / "outputs.npy")
-    assert np.load(out / "making.npy")["done"].tolist() == [1] * 8 + [0] * 15
+    done = np.load(out / "making.npy")["done"].tolist()
+    # The next chunk is being written when the one before it is told.
+    assert done in ([1] * 8 + [0] * 15, [1] * 12 + [0] * 11)
     make(Sums(), out, size="s")
     assert content(out) == content(make(Sums(), tmp_path / "whole", size="s").path)
 
@@ -167,6 +170,34 @@ def test_a_chunk_recorded_in_part_is_done_again(tmp_path: Path) -> None:
     make(maker, tmp_path / "d", size="s")
     whole = make(Sums(unsolvable=maker.unsolvable), tmp_path / "whole", size="s")
     assert content(tmp_path / "d") == content(whole.path)
+
+
+def test_what_is_solved_when_the_time_is_up_is_kept(tmp_path: Path) -> None:
+    """However short the time, every call gets on, and the end is the same."""
+    whole = make(Sums(), tmp_path / "whole", size="s")
+
+    def between() -> None:
+        raise TimeoutError("the time is up")
+
+    for done in (4, 8, 12):
+        maker = Sums()
+        with pytest.raises(OnoError, match="the time is up"):
+            make(maker, tmp_path / "d", size="s", between=between)
+        assert maker.solves == 1, "it went on after the time was up"
+        assert np.load(tmp_path / "d" / "making.npy")["done"].sum() == done
+    assert content(make(Sums(), tmp_path / "d", size="s").path) == content(whole.path)
+
+
+@pytest.mark.slow  # samples of the full sizes
+@pytest.mark.parametrize("name", ["darcy", "ns2d"])
+def test_small_chunks_of_fine_grids_have_the_same_bits(name: str) -> None:
+    plan = benchmark(name).plan("full", None, 0)
+    drawn = [plan.draw(index, 0) for index in range(2)]
+    together = plan.solve({key: np.stack([d[key] for d in drawn]) for key in drawn[0]}, "cpu")
+    for index, one in enumerate(drawn):
+        alone = plan.solve({key: one[key][None] for key in one}, "cpu")
+        for key, array in together.arrays.items():
+            np.testing.assert_array_equal(alone.arrays[key][0], array[index])
 
 
 def start(out: Path) -> subprocess.Popen[bytes]:
@@ -287,17 +318,20 @@ def test_no_room_on_the_disk_is_known_before_work_starts(tmp_path: Path) -> None
     with pytest.raises(OnoError, match=r"23 samples need 1.84e\+07 GB .* GB are free"):
         make(maker, tmp_path / "d", size="s")
     assert maker.solves == 0
-    assert set(content(tmp_path / "d")) == {"making.lock"}
+    assert not (tmp_path / "d").exists()
 
 
 def test_a_write_that_fails_is_explained(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300, hard))
     try:
-        with pytest.raises(OnoError, match=r"writing to .*d failed: File too large"):
+        with pytest.raises(
+            OnoError, match=r"writing to .*inputs.npy failed: File too large; make room or choose"
+        ):
             make(Sums(), tmp_path / "d", size="s")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (tmp_path / "d").exists(), "a place where nothing was begun is free"
     whole = make(Sums(), tmp_path / "whole", size="s")
     assert content(make(Sums(), tmp_path / "d", size="s").path) == content(whole.path)
 

@@ -365,6 +365,29 @@ def test_a_field_that_cannot_be_stored_is_named(
     caught.match(complaint)
 
 
+@pytest.mark.parametrize("field", ["load", "stress"])
+def test_a_field_that_float32_does_not_tell_apart_is_refused(folder: Path, field: str) -> None:
+    """On points and on cells, with the words that arrays have."""
+    for k in (10, 1, 2, 3):
+        points, triangles = strip(2 + k % 5)
+        data = {"load": 1e9 + points[:, 0], "disp": points}
+        cells = {"stress": [1e9 + points[triangles, 0].mean(1)]}
+        changes = {"point_data": data} if field == "load" else {"cell_data": cells}
+        save(folder / f"case{k}.vtu", 2 + k % 5, scale=float(k), **changes)
+    complaint = (
+        f"'{field}': in float32 numbers as large as 1e.09 move by up to .*subtract an offset"
+    )
+    with pytest.raises(InputError, match=complaint):
+        read_mesh_folder(folder, inputs=["load"], outputs=["stress"])
+
+
+def test_numbers_that_float32_does_not_tell_apart_are_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("mass,time\n1,1e9\n2,1000000001\n3,1e9\n4,1e9\n")
+    table = [str(tmp_path / "table.csv")]
+    with pytest.raises(InputError, match="'time': in float32 numbers as large as"):
+        read_mesh_folder(folder, inputs=["load"], outputs=["stress"], params=table)
+
+
 def test_numbers_too_large_are_named(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("mass\n1\n2\n3\n1e200\n")
     table = [str(tmp_path / "table.csv")]

@@ -89,6 +89,8 @@ def test_only_some_cells_are_chosen_by_name() -> None:
     assert [str(work.job.cell) for work in works] == ["elasticity/ono model.eigen.norm=ln"]
     with pytest.raises(InputError, match="no cell of main is called like 'sphere/"):
         works_of([experiment("main")], SHORT, only="sphere/*")
+    with pytest.raises(InputError, match="'pip/\\*'"):
+        works_of([experiment("main")], SHORT, only="darcy/ono, pip/*")
     both = works_of([experiment("main")], SHORT, only="darcy/ono, pipe/f*")
     assert [str(work.job.cell) for work in both] == ["pipe/f-fno", "darcy/ono"]
 

@@ -18,7 +18,7 @@ import pytest
 from ono.errors import InputError, Interrupted
 from ono.experiments import cells, process, runner
 from ono.experiments.budgets import BUDGETS
-from ono.experiments.datasets import provide
+from ono.experiments.datasets import OutOfTime, provide
 from ono.experiments.grid import Cell, Experiment, Place, Table
 from ono.experiments.jobs import Settings
 from ono.experiments.ledger import Ledger, Line
@@ -283,6 +283,21 @@ def test_a_process_without_its_parent_saves_and_ends_quietly(data: Path, tmp_pat
     assert [path.name for path in checkpoints.saved(run / "checkpoints")] == ["step-000000001"]
 
 
+def test_asked_twice_processes_are_killed_and_once_they_are_asked(data: Path) -> None:
+    for error, expected in ((KeyboardInterrupt, ["kill"]), (ValueError, [])):
+        done: list[str] = []
+        one = SimpleNamespace(
+            kill=lambda done=done: done.append("kill"),
+            terminate=lambda done=done: done.append("terminate"),
+            join=lambda done=done: done.append("join"),
+        )
+        processes = process.Processes(1, Settings(TINY, data, data, "cpu"))
+        processes.running = [SimpleNamespace(process=one)]  # type: ignore[list-item]
+        with pytest.raises(error), processes:
+            raise error
+        assert done == [*expected, "terminate", "join"]
+
+
 def test_a_lost_device_ends_the_call(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,10 +312,10 @@ def test_a_lost_device_ends_the_call(
 def test_a_signal_while_data_is_made_is_told(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def provide(cell: Cell, *_: Any, progress: Callable[[int, int], None], **__: Any) -> None:
+    def provide(cell: Cell, *_: Any, stopped: Callable[[], bool], **__: Any) -> None:
         signal.raise_signal(signal.SIGTERM)
-        progress(1, 2)
-        raise AssertionError("it was made to the end")
+        assert stopped()
+        raise OutOfTime("a signal came")
 
     monkeypatch.setattr(runner, "provide", provide)
     ledger = Ledger(tmp_path / "ledger.jsonl")
@@ -308,6 +323,22 @@ def test_a_signal_while_data_is_made_is_told(
         reproduce([TWO], Settings(TINY, data, tmp_path / "runs", "cpu"), ledger, jobs=2)
     assert stopped.value.signal_number == signal.SIGTERM
     assert ledger.lines() == []
+
+
+def test_the_time_limit_stops_after_the_samples_at_work(tmp_path: Path) -> None:
+    """What was solved until then is kept, and the next call goes on from there."""
+    (job, *_) = (work.job for work in works_of([TWO], TINY))
+    with pytest.raises(OutOfTime, match=r"before .* was made; the rest is made next time"):
+        provide(job.cell, TINY, tmp_path, device="cpu", deadline=time.time() - 1)
+    assert list(tmp_path.iterdir()) == [], "no time, no work"
+    told: list[int] = []
+    asked = iter([False, True])
+    with pytest.raises(OutOfTime, match="a signal came"):
+        provide(job.cell, TINY, tmp_path, device="cpu", stopped=lambda: next(asked))
+    data = provide(
+        job.cell, TINY, tmp_path, device="cpu", progress=lambda done, _: told.append(done)
+    )
+    assert told[0] == data.info.samples, "all were solved together, and kept"
 
 
 def test_speed_is_measured_alone(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

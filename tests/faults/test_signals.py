@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
 import yaml
 
+from ono.errors import Interrupted
 from ono.train import checkpoint as checkpoints
+from ono.train import loop
+from ono.train.recipe import Recipe
 
 ONO = Path(sysconfig.get_path("scripts")) / "ono"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
@@ -87,15 +90,66 @@ def test_a_signal_saves_and_the_run_continues_exactly(
         assert (ours / name).read_bytes() == (theirs / name).read_bytes()
 
 
-def test_a_second_interrupt_ends_at_once(recipe: Path, tmp_path: Path) -> None:
-    process = start(recipe, tmp_path, "train.epochs=100000")
-    began = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    finish(process)
-    assert time.monotonic() - began < 2
-    # The system may deliver two signals as one; what the second does is tested below.
-    assert process.returncode in (130, -signal.SIGINT)
+def test_a_second_interrupt_ends_at_once_and_says_what_is_kept(
+    recipe: Path, whole: Path, tmp_path: Path
+) -> None:
+    """The first comes in the midst of an epoch, the second while its step is being saved."""
+    program = tmp_path / "twice.py"
+    program.write_text(TWICE)
+    run = tmp_path / "run"
+    words = [sys.executable, str(program), "train", str(recipe), "--out", str(run)]
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=False
+    )
+    assert done.returncode == 130, done.stderr
+    newest, warnings = checkpoints.latest(run / "checkpoints")
+    assert warnings == []
+    assert newest.name == "step-000000006"
+    kept = f"{newest} (step 6, epoch 2)"
+    first, second = done.stderr.splitlines()[-2:]
+    assert first == (
+        "stopping after this step, which is saved; Ctrl-C again stops at once and keeps " + kept
+    )
+    assert second == (
+        f"stopped at once, at step 8 of 90; kept {kept}; continue with `ono resume {run}`"
+    )
+    assert ono("resume", str(run)).returncode == 0
+    assert (run / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+TWICE = """
+import os, signal, sys
+from ono.cli.app import main
+from ono.evaluate.operator import Operator
+from ono.train.state import Event
+import ono.cli.progress as progress
+
+saving, show = Operator.save, progress._lines
+
+def save(self, directory):
+    if ".step-000000008." in directory.name:
+        os.kill(os.getpid(), signal.SIGINT)
+    saving(self, directory)
+
+def listen(event):
+    show(event)
+    if event.kind == "step" and event.state.step == 8:
+        os.kill(os.getpid(), signal.SIGINT)
+
+Operator.save, progress._lines = save, listen
+main()
+"""
+
+
+def test_an_interrupt_while_the_test_split_is_evaluated_is_told(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def conclude(*_: Any, **__: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(loop, "conclude", conclude)
+    with pytest.raises(Interrupted, match=r"kept .*step-000000003 \(step 3, epoch 1\); continue"):
+        loop.fit(Recipe.load(recipe, ["train.epochs=1"]), tmp_path / "run")
 
 
 def test_a_directory_in_use_is_refused_and_a_stale_lock_is_not(
@@ -144,7 +198,10 @@ with stop_on_signals() as request:
     os.kill(os.getpid(), signal.{first})
     assert request.signal_number == signal.{first}
     if {again}:
-        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            os.kill(os.getpid(), signal.SIGINT)
 assert before == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
 """
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ono.domain import Domain
+from ono.models import ono_flows
 from ono.models.ono import ONO
 from ono.models.ono_config import ONOConfig
 from ono.models.ono_fused import fuse_blocks
@@ -33,6 +34,7 @@ from ono.nn.fused_upper import (
     upper_weights,
 )
 from ono.nn.heads import block_diagonal
+from ono.nn.lanes import Lane, lanes
 from ono.nn.measure import Measure
 from ono.nn.mlp import FFN
 from ono.nn.orthogonal_attention import Basis, OrthogonalAttention
@@ -249,16 +251,75 @@ def test_recomputed_blocks_have_the_same_gradients() -> None:
         assert torch.equal(kept, recomputed)
 
 
-def test_flows_side_by_side_give_the_same_bits() -> None:
-    """What one lane gives away too early, or reads too late, would show as other numbers."""
+@pytest.mark.parametrize("slow", [None, 0, 1, 2, 3])
+def test_flows_side_by_side_give_the_same_bits(
+    slow: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one lane gives away too early, or reads too late, would show as other numbers.
+
+    One of the lanes is held up now and then, so that the others run ahead of it.
+    """
     torch.manual_seed(0)
     model = ONO(ONOConfig(), Problem(dim=2, in_channels=1, out_channels=1)).cuda()
     domain = Domain.grid((31, 31), batch=8).to("cuda")
     values = torch.randn(8, 31 * 31, 1, device="cuda")
-    found = []
-    for beside in (False, *(True,) * 20):
+
+    def step(beside: bool) -> list[Tensor]:
         fuse_blocks(model, beside=beside)
         loss = model(domain, values).square().mean()
-        found.append([loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))])
-    for tensors in found[1:]:
-        assert all(torch.equal(ours, alone) for ours, alone in zip(tensors, found[0], strict=True))
+        return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+
+    alone = step(beside=False)
+    unhurried = Lane.behind
+
+    def behind(self: Lane, other: Lane) -> None:
+        unhurried(self, other)
+        number = [*streams, self.stream].index(self.stream)
+        if self.stream is not None and number == slow:
+            with torch.cuda.stream(self.stream):
+                torch.cuda._sleep(300_000)  # type: ignore[no-untyped-call]
+
+    with lanes(4, torch.device("cuda"), beside=True) as found:
+        streams = [lane.stream for lane in found]
+    if slow is not None:
+        monkeypatch.setattr(Lane, "behind", behind)
+    for _ in range(5 if slow is not None else 20):
+        ours = step(beside=True)
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(ours, alone, strict=True))
+
+
+def test_an_error_in_a_recording_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All lanes come together again: a recording can end, and the next one be begun."""
+    model = ONO(ONOConfig(), Problem(dim=2, in_channels=1, out_channels=1)).cuda()
+    fuse_blocks(model)
+    domain = Domain.grid((31, 31), batch=8).to("cuda")
+    values = torch.randn(8, 31 * 31, 1, device="cuda")
+
+    def step() -> Tensor:
+        loss: Tensor = model(domain, values).square().mean()
+        torch.autograd.grad(loss, list(model.parameters()))
+        return loss
+
+    with torch.cuda.stream(torch.cuda.Stream()):
+        expected = step()
+    torch.cuda.synchronize()
+    real, calls = ono_flows.lower_backward, []
+
+    def fails(*args: Any) -> Any:
+        calls.append(None)
+        if len(calls) == 4:
+            raise torch.OutOfMemoryError("full")
+        return real(*args)
+
+    monkeypatch.setattr(ono_flows, "lower_backward", fails)
+    with (
+        pytest.raises(torch.OutOfMemoryError, match="full"),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        step()
+    monkeypatch.setattr(ono_flows, "lower_backward", real)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        recorded = step()
+    graph.replay()
+    assert torch.equal(recorded, expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,25 +74,15 @@ def import_data(
     ] = None,
 ) -> None:
     """Import official files, your arrays, or a folder of mesh files."""
-    from ono.data.draft import DEFAULT_SPLITS, refuse_existing, write
-    from ono.data.summary import origins
-
+    arrays = _Arrays(
+        inputs, outputs, coords, params, times, weights, layout, names, task, mesh, periodic
+    )
     if out is None and not dry_run:
         raise InputError("say where to write the dataset with --out, or use --dry-run")
     if benchmark is not None:
         refuse(
             f"the files of {benchmark} are known",
-            inputs=inputs,
-            outputs=outputs,
-            coords=coords,
-            params=params,
-            times=times,
-            weights=weights,
-            layout=layout,
-            names=names,
-            task=task,
-            mesh=mesh,
-            periodic=periodic or None,
+            **arrays.options(),
             splits=splits,
             shuffle=shuffle,
             name=name,
@@ -100,44 +91,61 @@ def import_data(
         _import_official(benchmark, source, out, dry_run, validation, pairing)
         return
     refuse("it is for official files", validation=validation, pairing=pairing)
-    if not dry_run:
-        refuse("it is where a --dry-run draws", preview=preview)
-    place = Path("import") if out is None else out
-    if not dry_run:
+    _import_own(source, arrays, _Store(splits, shuffle, name, out, dry_run, preview))
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrays:
+    """What the options say about the user's files: which are what, and how to read them."""
+
+    inputs: list[str] | None
+    outputs: list[str] | None
+    coords: list[str] | None
+    params: list[str] | None
+    times: str | None
+    weights: str | None
+    layout: list[str] | None
+    names: list[str] | None
+    task: str | None
+    mesh: str | None
+    periodic: bool
+
+    def options(self) -> dict[str, object]:
+        """Return them by name; one that was not given is None."""
+        return {**asdict(self), "periodic": self.periodic or None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """What the options say about the dataset to write, or only to show."""
+
+    splits: str | None
+    shuffle: int | None
+    name: str | None
+    out: Path | None
+    dry_run: bool
+    preview: Path | None
+
+
+def _import_own(source: Path | None, arrays: _Arrays, store: _Store) -> None:
+    """Read arrays or mesh files, then say what was understood, or write it."""
+    from ono.data.draft import DEFAULT_SPLITS, refuse_existing, write
+    from ono.data.summary import origins
+
+    place, shuffle = store.out or Path("import"), store.shuffle
+    if not store.dry_run:
+        refuse("it is where a --dry-run draws", preview=store.preview)
         refuse_existing(place)
     if source is not None and _holds_meshes(source):
-        refuse(
-            "the mesh files say it",
-            coords=coords,
-            times=times,
-            weights=weights,
-        )
-        if layout or mesh or periodic or task not in (None, "steady"):
-            raise InputError("mesh files are steady clouds; leave out --layout, --mesh and --task")
-        draft = _read_meshes(source, inputs, outputs, params, names)
+        draft = _read_meshes(source, arrays)
     else:
-        from ono.cli.array_options import read_layouts, read_names, read_source, read_sources
-        from ono.data.importers import MESHINGS, TASKS, Request, read_arrays
-
-        request = Request(
-            outputs=read_sources(source, outputs),
-            inputs=read_sources(source, inputs),
-            coords=read_sources(source, coords),
-            params=read_sources(source, params),
-            times=read_source(source, times),
-            weights=read_source(source, weights),
-            layouts=read_layouts(layout or []),
-            names=read_names(names or []),
-            task=choice("task", task, TASKS),
-            mesh=choice("mesh", mesh, MESHINGS),
-            periodic=periodic,
-        )
-        draft = read_arrays(request)
+        draft = _read_arrays(source, arrays)
     draft = draft.shuffled(shuffle)
-    dataset = draft.dataset(place, name or place.resolve().name, splits or DEFAULT_SPLITS, shuffle)
+    name, splits = store.name or place.resolve().name, store.splits or DEFAULT_SPLITS
+    dataset = draft.dataset(place, name, splits, shuffle)
     _warn_of_missing_splits(dataset)
-    if dry_run:
-        _explain(dataset, Path("preview.png") if preview is None else preview)
+    if store.dry_run:
+        _explain(dataset, store.preview or Path("preview.png"))
         return
     stored = write(dataset, draft.sources)
     for line in origins(stored):
@@ -146,6 +154,26 @@ def import_data(
     counts = stored.summary()["splits"]
     typer.echo(f"imported {stored.path}: {stored.info.samples} samples {order} ({counts})")
     typer.echo(f"sha256 {stored.sha256[:12]}; look at it with `ono data show {stored.path}`")
+
+
+def _read_arrays(source: Path | None, given: _Arrays) -> Draft:
+    from ono.cli.array_options import read_layouts, read_names, read_source, read_sources
+    from ono.data.importers import MESHINGS, TASKS, Request, read_arrays
+
+    request = Request(
+        outputs=read_sources(source, given.outputs),
+        inputs=read_sources(source, given.inputs),
+        coords=read_sources(source, given.coords),
+        params=read_sources(source, given.params),
+        times=read_source(source, given.times),
+        weights=read_source(source, given.weights),
+        layouts=read_layouts(given.layout or []),
+        names=read_names(given.names or []),
+        task=choice("task", given.task, TASKS),
+        mesh=choice("mesh", given.mesh, MESHINGS),
+        periodic=given.periodic,
+    )
+    return read_arrays(request)
 
 
 def _warn_of_missing_splits(dataset: Dataset) -> None:
@@ -207,23 +235,24 @@ def _holds_meshes(source: Path) -> bool:
     return bool(found & set(MESHES)) or not found & set(ARRAYS)
 
 
-def _read_meshes(
-    source: Path,
-    inputs: Sequence[str] | None,
-    outputs: Sequence[str] | None,
-    params: Sequence[str] | None,
-    names: Sequence[str] | None,
-) -> Draft:
+def _read_meshes(source: Path, given: _Arrays) -> Draft:
     from ono.cli.array_options import read_names
     from ono.data.mesh_folder import read_mesh_folder
+
+    refuse("the mesh files say it", coords=given.coords, times=given.times, weights=given.weights)
+    if given.layout or given.mesh or given.periodic or given.task not in (None, "steady"):
+        raise InputError("mesh files are steady clouds; leave out --layout, --mesh and --task")
 
     def words(texts: Sequence[str] | None) -> list[str]:
         return [name for text in texts or [] for word in text.split(",") if (name := word.strip())]
 
     draft = read_mesh_folder(
-        source, inputs=words(inputs), outputs=words(outputs), params=words(params)
+        source,
+        inputs=words(given.inputs),
+        outputs=words(given.outputs),
+        params=words(given.params),
     )
-    return draft.renamed(read_names(names or []))
+    return draft.renamed(read_names(given.names or []))
 
 
 def _explain(dataset: Dataset, picture: Path) -> None:

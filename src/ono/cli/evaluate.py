@@ -26,6 +26,9 @@ def evaluate(
         str | None,
         typer.Option(help="train, validation or test. Default: test, of a finished run."),
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Where the dataset of the run is now, if it was moved.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Evaluate the best checkpoint of a run and add the errors to its evaluations."""
@@ -39,7 +42,7 @@ def evaluate(
     from ono.train.evaluations import Evaluator
 
     points = None if query is None else read_array(*parse_source(query))
-    evaluator = Evaluator(run, split=split, device=device)
+    evaluator = Evaluator(run, split=split, device=device, data=data)
     wanted: list[int | None] = list(resolution or [])
     if not wanted and points is None and scattered is None:
         wanted = [None]

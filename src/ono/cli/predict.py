@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,57 +58,81 @@ def predict(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Predict output fields from input fields, in the format that comes in."""
-    from ono.data.array_files import parse_source
-    from ono.data.array_writer import refuse_overwriting, refuse_unwritable
-    from ono.device import choose_device
-    from ono.evaluate.given_params import read_params
-    from ono.evaluate.operator import Operator
-    from ono.evaluate.predict import predict as evaluate
-    from ono.evaluate.predict_data import names_in
+    from ono.data.array_writer import refuse_overwriting
 
-    given = {
-        "inputs": inputs,
-        "coords": coords,
-        "weights": weights,
-        "query": query,
-        "history": history,
-        "steps": steps,
-        "times": times,
-        "chunk": chunk,
-    }
+    given = _Given(inputs, coords, weights, params or [], query, history, steps, times, chunk)
     if data is not None and source is not None:
         raise InputError("give arrays, or --data DIR, or --from FOLDER: one of the three")
-    texts = [inputs, coords, weights, query, history, times, *(params or [])]
-    refuse_overwriting(out, [parse_source(text)[0] for text in texts if text is not None])
+    refuse_overwriting(out, given.files())
     if data is not None:
-        refuse(f"{data} has all that is needed", **given, params=params)
-        operator = Operator.load(run, choose_device(device))
-        _predict_dataset(operator, data, split or "test", out)
+        refuse(f"{data} has all that is needed", **given.options(), params=params)
+        _predict_dataset(run, device, data, split or "test", out)
         return
     refuse("it chooses among the samples of --data", split=split)
     if source is not None:
-        refuse("--from reads mesh files and predicts at their points", **given)
-        operator = Operator.load(run, choose_device(device))
-        _predict_meshes(operator, source, out, params or [])
-        return
+        refuse("--from reads mesh files and predicts at their points", **given.options())
+        _predict_meshes(run, device, source, out, given.params)
+    else:
+        _predict_arrays(run, device, given, out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What the options say, where a prediction is for arrays: files, and how to take them."""
+
+    inputs: str | None
+    coords: str | None
+    weights: str | None
+    params: list[str]
+    query: str | None
+    history: str | None
+    steps: int | None
+    times: str | None
+    chunk: int | None
+
+    def options(self) -> dict[str, object]:
+        """Return all but the params, which mesh files take too."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "params"}
+
+    def files(self) -> list[Path]:
+        """Return every file that is read."""
+        from ono.data.array_files import parse_source
+
+        texts = [self.inputs, self.coords, self.weights, self.query, self.history, self.times]
+        return [parse_source(text)[0] for text in [*texts, *self.params] if text is not None]
+
+
+def _predict_arrays(run: Path, device: str, given: _Given, out: Path) -> None:
+    from ono.data.array_writer import refuse_unwritable
+    from ono.evaluate.given_params import read_params
+    from ono.evaluate.predict import predict as evaluate
+    from ono.evaluate.predict_data import names_in
+
     refuse_unwritable(out, ())
-    values, places, measure = _read(inputs), _read(coords), _read(weights)
-    points, frames, when = _read(query), _read(history), _read(times)
-    operator = Operator.load(run, choose_device(device))
+    values, coords, weights = _read(given.inputs), _read(given.coords), _read(given.weights)
+    query, history, times = _read(given.query), _read(given.history), _read(given.times)
+    operator = _load(run, device)
     refuse_unwritable(out, names_in(out, operator))
     prediction = evaluate(
         operator,
         values,
-        coords=places,
-        weights=measure,
-        params=read_params([channel.name for channel in operator.card.params], params or []),
-        query=points,
-        history=frames,
-        steps=steps,
-        times=when,
-        chunk=chunk,
+        coords=coords,
+        weights=weights,
+        params=read_params([channel.name for channel in operator.card.params], given.params),
+        query=query,
+        history=history,
+        steps=given.steps,
+        times=times,
+        chunk=given.chunk,
     )
     _write_arrays(operator, prediction, out)
+
+
+def _load(run: Path, device: str) -> Operator:
+    from ono.device import choose_device
+    from ono.evaluate.operator import Operator
+
+    return Operator.load(run, choose_device(device))
 
 
 def _read(text: str | None) -> Array | None:
@@ -127,20 +152,23 @@ def _write_arrays(operator: Operator, prediction: Prediction, out: Path) -> None
     _warn_of_outside([prediction.outside], "samples")
     shape = " ".join(map(str, next(iter(arrays.values())).shape))
     typer.echo(f"wrote {out}: {_outputs(operator)}, shape [{shape}]")
+    _tell_renamed(operator, out)
 
 
-def _predict_dataset(operator: Operator, data: Path, split: str, out: Path) -> None:
+def _predict_dataset(run: Path, device: str, data: Path, split: str, out: Path) -> None:
     from ono.cli.progress import counting
     from ono.data.array_writer import FORMATS
     from ono.data.store import Dataset
     from ono.evaluate.predict_data import points_outside, predict_to_arrays, view_for
     from ono.evaluate.predict_meshes import predict_to_meshes
 
+    operator = _load(run, device)
     view = view_for(operator, Dataset.open(data), split)
     if out.suffix.lower() in FORMATS:
         shape = " ".join(map(str, predict_to_arrays(operator, view, out)))
         _warn_of_outside(points_outside(operator, view), "samples")
         typer.echo(f"wrote {out}: {_outputs(operator)}, {len(view)} samples, shape [{shape}]")
+        _tell_renamed(operator, out)
         return
     with counting("predicting") as progress:
         count = predict_to_meshes(operator, view, out, progress)
@@ -148,10 +176,11 @@ def _predict_dataset(operator: Operator, data: Path, split: str, out: Path) -> N
     typer.echo(f"wrote {count} mesh files to {out}: {_outputs(operator)}")
 
 
-def _predict_meshes(operator: Operator, source: Path, out: Path, params: list[str]) -> None:
+def _predict_meshes(run: Path, device: str, source: Path, out: Path, params: Sequence[str]) -> None:
     from ono.cli.progress import counting
     from ono.evaluate.predict_meshes import predict_folder
 
+    operator = _load(run, device)
     with counting("predicting") as progress:
         outside = predict_folder(operator, source, out, params=params, progress=progress)
     _warn_of_outside(outside, "files")
@@ -166,6 +195,16 @@ def _warn_of_outside(counts: Sequence[int], of: str) -> None:
     typer.echo(
         f"warning: {sum(counts)} points lie outside the box of the training data{where}", err=True
     )
+
+
+def _tell_renamed(operator: Operator, out: Path) -> None:
+    """Say what channels are called in a file whose format does not take their names."""
+    from ono.data.array_writer import renamed_in
+
+    names = renamed_in(out, [channel.name for channel in operator.card.outputs])
+    if names:
+        told = ", ".join(f"{name!r} as {plain}" for name, plain in names.items())
+        typer.echo(f"note: MATLAB takes plain names only: {told}")
 
 
 def _outputs(operator: Operator) -> str:

@@ -83,6 +83,8 @@ def training() -> Iterator[Listener]:
                 bars.update(task, errors=_errors(event))
             elif event.kind == "warning":
                 bars.console.print(f"warning: {event.details['message']}", markup=False)
+            elif event.kind == "signal":
+                bars.console.print(event.details["message"], markup=False)
 
         yield listen
 
@@ -92,6 +94,8 @@ def _lines(event: Event) -> None:
         typer.echo(f"epoch {event.state.epoch}/{event.epochs}: {_errors(event)}", err=True)
     elif event.kind == "warning":
         typer.echo(f"warning: {event.details['message']}", err=True)
+    elif event.kind == "signal":
+        typer.echo(event.details["message"], err=True)
 
 
 def _errors(event: Event) -> str:

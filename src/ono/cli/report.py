@@ -26,6 +26,9 @@ def report(
         int | None,
         typer.Option(help="Of a run: whose eigenfunctions to draw. Default: the middle layer's."),
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Of a run: where its dataset is now, if it was moved.")
+    ] = None,
     docs: Annotated[
         Path | None,
         typer.Option(help="Of results: a Markdown file to write the tables into as well."),
@@ -38,6 +41,8 @@ def report(
     if ledger.is_file():
         if layer is not None:
             raise InputError(f"--layer is for a run, and {subject} holds the results of many")
+        if data is not None:
+            raise InputError(f"--data is for a run, and {subject} holds the results of many")
         return _results(ledger, out, docs)
     if not (subject / "recipe.yaml").is_file():
         raise InputError(
@@ -46,10 +51,10 @@ def report(
         )
     if docs is not None:
         raise InputError(f"--docs is for results, and {subject} is a run")
-    return _run(subject, out, layer)
+    return _run(subject, out, layer, data)
 
 
-def _run(run: Path, out: Path | None, layer: int | None) -> None:
+def _run(run: Path, out: Path | None, layer: int | None, data: Path | None) -> None:
     from ono.cli.progress import working
     from ono.errors import InputError
     from ono.report.html import write_report
@@ -61,7 +66,7 @@ def _run(run: Path, out: Path | None, layer: int | None) -> None:
             f"{out} exists and is no .html file: the report would replace it; end --out in .html"
         )
     with working("drawing"):
-        path = write_report(run, out, layer=layer)
+        path = write_report(run, out, layer=layer, data=data)
     result = Run(run).result()
     if result is not None:
         typer.echo(

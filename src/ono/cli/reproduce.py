@@ -87,7 +87,8 @@ def reproduce(
         from ono.experiments.listing import listing
 
         lines = Ledger(ledger).lines()
-        _list(listing(chosen, work, lines, seeds=seeds, shard=part, only=only))
+        where = "one core of a CPU" if work.is_smoke else "an NVIDIA H200"
+        _list(listing(chosen, work, lines, seeds=seeds, shard=part, only=only), where)
         return
 
     from ono.device import choose_device
@@ -120,18 +121,23 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _list(every: Sequence[Listed]) -> None:
+def _list(every: Sequence[Listed], where: str) -> None:
     for one in every:
-        guess = f"{one.minutes:.1f}" if one.measured else f"~{one.minutes:.1f}"
+        guess = f"{'' if one.measured else '~'}{_time(one.minutes)}"
         wanted = ", ".join(dict.fromkeys(job.experiment for job in one.work.jobs))
         job = one.work.job
-        typer.echo(f"{one.state:<14}{guess:>8} min  {job.cell}, seed {job.seed}  ({wanted})")
+        typer.echo(f"{one.state:<14}{guess:>10}  {job.cell}, seed {job.seed}  ({wanted})")
     left = [one for one in every if one.state != "complete"]
+    needed = sum((one.minutes for one in left), 0.0)
     typer.echo(
         f"{len(every) - len(left)} of {len(every)} complete; about "
-        f"{sum(one.minutes for one in left):.0f} minutes left one after the other (~: estimated "
-        "for an NVIDIA H200, the others as in the ledger)"
+        f"{_time(needed)} left one after the other, without making data "
+        f"(~: estimated for {where}, the others as in the ledger)"
     )
+
+
+def _time(minutes: float) -> str:
+    return f"{60 * minutes:.0f} s" if minutes < 1 else f"{minutes:.1f} min"
 
 
 def _show(ended: Ended, number: int, total: int) -> None:

@@ -13,6 +13,9 @@ def resume(
     checkpoint: Annotated[
         Path | None, typer.Option("--from", help="A certain checkpoint instead of the newest.")
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Where the dataset of the run is now, if it was moved.")
+    ] = None,
 ) -> None:
     """Continue a run from its newest whole checkpoint."""
     from ono.train.run import Run
@@ -24,5 +27,6 @@ def resume(
     from ono.train.loop import resume as continue_run
 
     with training() as listener:
-        result = continue_run(run, [listener, *extra_listeners(recipe, run)], checkpoint)
+        listeners = [listener, *extra_listeners(recipe, run)]
+        result = continue_run(run, listeners, checkpoint, data=data)
     show_result(result)

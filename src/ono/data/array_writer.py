@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +51,17 @@ def refuse_overwriting(out: Path, read: Sequence[Path]) -> None:
                 f"{folder} is a dataset, which {out} would change; choose an --out that lies "
                 "elsewhere"
             )
+
+
+def renamed_in(path: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return which arrays have another name in a file of this format, and which.
+
+    >>> renamed_in(Path("p.mat"), ["pressure", "velocity x"]), renamed_in(Path("p.npz"), ["a b"])
+    ({'velocity x': 'velocity_x'}, {})
+    """
+    if path.suffix.lower() != ".mat":
+        return {}
+    return {name: plain for name in names if (plain := _matlab_name(name)) != name}
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

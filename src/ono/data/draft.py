@@ -243,8 +243,8 @@ def write(dataset: Dataset, sources: Sources | None = None) -> Dataset:
     refuse_fatal(check(dataset))
     aside = out.resolve().with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
-        write_dataset(aside, dataset.info, dataset.arrays)
-        with explain_os_errors(out):
+        write_dataset(aside, dataset.info, dataset.arrays, called=out)
+        with explain_os_errors(aside, out):
             if sources is not None:
                 write_text(aside / SOURCES_FILE, sources.model_dump_json(indent=1) + "\n")
             aside.rename(out)

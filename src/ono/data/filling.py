@@ -23,7 +23,7 @@ from ono.data.plan import Plan
 from ono.data.row_files import ChunkFiles
 from ono.data.store import REQUEST_FILE, open_array, save_array, write_info
 from ono.errors import DataError, Interrupted, OnoError
-from ono.files import sync_file, write_text
+from ono.files import naming, sync_file, write_text
 
 PROGRESS_FILE = "making.npy"
 LOCK_FILE = "making.lock"
@@ -73,6 +73,7 @@ class Filling:
     plan: Plan
     request: Request
     progress: Callable[[int, int], None] | None
+    between: Callable[[], None] | None = None
     failures: list[str] = field(default_factory=list)
 
     def run(self, device: str, batch: int) -> None:
@@ -90,10 +91,11 @@ class Filling:
                     state[rows] = 0
                     values, records = self._solve(rows, drawn, state, device)
                     state["attempt"][rows] = records["attempt"]
-                    self._settle(written, state)  # a chunk is written while the next is solved
-                    written.append(
-                        (writer.submit(files.write, rows, values, records), rows, records)
-                    )
+                    writing = writer.submit(files.write, rows, values, records)
+                    before, written = written, [(writing, rows, records)]
+                    if self.between is not None:
+                        self.between()
+                    self._settle(before, state)  # a chunk is written while the next is solved
                 self._settle(written, state)
             self._finish(state)
         except KeyboardInterrupt:
@@ -110,7 +112,6 @@ class Filling:
             future.result()
             state[rows] = records
             self._tell(state)
-        written.clear()
 
     def _finish(self, state: Array) -> None:
         """Hash the files and write `dataset.json`: from here on it is a dataset."""
@@ -143,7 +144,13 @@ class Filling:
         state = self._read_progress() if laid_out else np.zeros(self.plan.info.samples, PROGRESS)
         self._require_space(int((state["done"] == 0).sum()))
         if not laid_out:
-            self._lay_out(state)
+            try:
+                self._lay_out(state)
+            except OSError:  # nothing is there to go on with: the place is free for any request
+                for array in (*self.plan.fixed, *self.plan.filled):
+                    (self.out / f"{array}.npy").unlink(missing_ok=True)
+                tidy(self.out)
+                raise
         return state
 
     def _require_same_request(self) -> None:
@@ -171,8 +178,9 @@ class Filling:
             save_array(self.out / f"{name}.npy", array)
         for name, rows in self.plan.filled.items():
             file, shape = self.out / f"{name}.npy", (len(state), *rows.shape)
-            np.lib.format.open_memmap(file, "w+", np.dtype(rows.dtype), shape)
-            sync_file(file)
+            with naming(file):
+                np.lib.format.open_memmap(file, "w+", np.dtype(rows.dtype), shape)
+                sync_file(file)
         save_array(self.out / PROGRESS_FILE, state)  # last: it says that the layout is complete
 
     def _require_space(self, samples: int) -> None:
@@ -200,7 +208,8 @@ class Filling:
         ranges = [range(len(state))[k : k + batch] for k in range(0, len(state), batch)]
         chunks = [list(rows) for rows in ranges if not state["done"][rows].all()]
         futures = submit(chunks[0]) if chunks else []
-        for rows, following in zip(chunks, [*chunks[1:], []], strict=True):
+        # Not strict: a kill after the last chunk leaves none, and only the end to be done.
+        for rows, following in zip(chunks, [*chunks[1:], []], strict=False):
             ready, futures = futures, submit(following)
             yield rows, [future.result() for future in ready]
 

@@ -24,11 +24,14 @@ def make(
     device: str = "cpu",
     batch: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    between: Callable[[], None] | None = None,
 ) -> Dataset:
     """Make a dataset, continue one that was interrupted, or return one already made.
 
     The inputs depend on size, samples and seed alone; the outputs also on device and batch, within
-    the solver's tolerance. `progress(done, total)` is called at the start and after each chunk.
+    the solver's tolerance. `progress(done, total)` is called at the start and after each chunk;
+    `between()` as soon as a chunk is solved. What they raise ends the making, and what is solved is
+    kept for the next call.
     """
     if batch is not None and batch < 1:
         raise InputError(f"batch must be at least 1, got {batch}")
@@ -44,17 +47,21 @@ def make(
         return dataset
     device = choose_device(device)
     with explain_os_errors(out):
+        created = not out.exists()
         out.mkdir(parents=True, exist_ok=True)
-        with _locked(out):
+        with _locked(out, created):
             if not (out / INFO_FILE).exists():  # finished by another since we looked
                 usual = plan.batch if device == "cpu" else plan.cuda_batch
-                Filling(out, plan, request, progress).run(device, batch or usual)
+                Filling(out, plan, request, progress, between).run(device, batch or usual)
     return Dataset.open(out)
 
 
 @contextlib.contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Hold the directory; the system lets go of it when the process dies."""
+def _locked(out: Path, created: bool) -> Iterator[None]:
+    """Hold the directory; the system lets go of it when the process dies.
+
+    One that was created for this and in which nothing was begun is removed again.
+    """
     with (out / LOCK_FILE).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -62,4 +69,10 @@ def _locked(out: Path) -> Iterator[None]:
             raise RunInUse(
                 f"{out} is being filled by another process; wait for it or give another --out"
             ) from None
-        yield
+        try:
+            yield
+        finally:
+            if created and {file.name for file in out.iterdir()} <= {LOCK_FILE}:
+                (out / LOCK_FILE).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    out.rmdir()

@@ -22,6 +22,7 @@ from ono.data.layout import (
     find_layouts,
     space,
 )
+from ono.data.lost_digits import refuse_lost_digits
 from ono.data.placement import place_points, single
 from ono.data.table import read_table
 from ono.errors import InputError
@@ -201,29 +202,9 @@ def _join(group: Sequence[_Source], layouts: Mapping[Named, Axes]) -> Array:
         stop = at + part.shape[-1]
         with np.errstate(over="ignore"):
             joined[..., at:stop] = part
-        if part.dtype.itemsize > 4:
-            _refuse_lost_digits(part, joined[..., at:stop], source.text)
+        refuse_lost_digits(part, joined[..., at:stop], source.text)
         at = stop
     return joined
-
-
-def _refuse_lost_digits(values: Array, stored: Array, label: str) -> None:
-    """Refuse numbers that are too large for float32, or that hardly differ in it."""
-    lost = int(np.count_nonzero(np.isinf(stored) & np.isfinite(values)))
-    if lost:
-        raise InputError(f"{lost} values of {label} are too large for float32; scale them")
-    for channel in range(values.shape[-1]):
-        given = values[..., channel].astype(np.float64)
-        given, kept = given[np.isfinite(given)], stored[..., channel][np.isfinite(given)]
-        if given.size == 0 or (spread := np.ptp(given)) == 0:
-            continue
-        moved = np.abs(kept - given).max()
-        if moved > 1e-3 * spread:
-            raise InputError(
-                f"{label}: in float32 numbers as large as {np.abs(given).max():.7g} move by up to "
-                f"{moved:.3g}, and all of them lie within {spread:.3g}; subtract an offset, or "
-                "scale them"
-            )
 
 
 def _refuse_lost_points(coords: Sequence[_Source], layouts: Mapping[Named, Axes]) -> None:

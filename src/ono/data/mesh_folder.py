@@ -15,6 +15,7 @@ import numpy as np
 
 from ono.data.draft import Draft, FieldSource, MeshSource, Sources
 from ono.data.info import Array, ArrayName, Channel, Mesh, Scalar
+from ono.data.lost_digits import refuse_lost_digits
 from ono.data.mesh_file import MeshFile, read_mesh
 from ono.data.placement import single
 from ono.data.table import read_table
@@ -137,13 +138,16 @@ def _params(
 def _single_params(names: Sequence[str], numbers: Array) -> Array:
     with np.errstate(over="ignore"):
         rounded = numbers.astype(np.float32)
-    for k in np.flatnonzero((np.isinf(rounded) & np.isfinite(numbers)).any(0)):
-        raise InputError(f"values of {names[int(k)]!r} are too large for float32; scale them")
+    for k, name in enumerate(names):
+        refuse_lost_digits(numbers[:, k, None], rounded[:, k, None], repr(name))
     return rounded
 
 
 def _refuse_unusable(files: Sequence[MeshFile], name: str) -> None:
-    """Refuse a field with values that are no numbers, or none in single precision."""
+    """Refuse a field with values that are no numbers, or that single precision does not tell apart.
+
+    Between files as within them: an offset that all have in common takes their digits.
+    """
     largest = np.finfo(np.float32).max
     for file in files:
         values = file.fields[name]
@@ -156,6 +160,9 @@ def _refuse_unusable(files: Sequence[MeshFile], name: str) -> None:
             raise InputError(
                 f"{lost} values of {name!r} in {file.path} are too large for float32; scale them"
             )
+    if len({file.fields[name].shape[1] for file in files}) == 1:  # else refused by its channels
+        whole = np.concatenate([file.fields[name] for file in files])
+        refuse_lost_digits(whole, whole.astype(np.float32), repr(name))
 
 
 def _channels(

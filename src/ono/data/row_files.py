@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ono.data.info import Array, ArrayName
+from ono.files import naming
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class RowFile:
 
     def write(self, rows: Sequence[int], values: Array) -> None:
         """Write consecutive rows and sync them."""
-        with self.path.open("r+b") as stream:
+        with naming(self.path), self.path.open("r+b") as stream:
             stream.seek(self.offset + rows[0] * self.stride)
             stream.write(np.ascontiguousarray(values).data)
             stream.flush()

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -69,6 +70,7 @@ REFUSALS = {
     errno.EISDIR,
     errno.ENAMETOOLONG,
 }
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,11 +195,17 @@ class Dataset:
 
 
 def write_dataset(
-    path: Path, info: Info, arrays: Mapping[ArrayName, Array], *, overwrite: bool = False
+    path: Path,
+    info: Info,
+    arrays: Mapping[ArrayName, Array],
+    *,
+    overwrite: bool = False,
+    called: Path | None = None,
 ) -> Dataset:
     """Store arrays held in memory; `info.files` is filled in here.
 
     `dataset.json` goes last, so an interrupted write leaves no dataset rather than a wrong one.
+    Errors call the directory `called`, if that is what it will be.
     """
     if not overwrite:
         for marker in (INFO_FILE, REQUEST_FILE):
@@ -206,7 +214,7 @@ def write_dataset(
     arrays = {n: np.ascontiguousarray(a, a.dtype.newbyteorder("<")) for n, a in arrays.items()}
     if problems := layout_problems(info, arrays):
         raise DataError(f"cannot store these arrays as {path}: {'; '.join(problems)}")
-    with explain_os_errors(path):
+    with explain_os_errors(path, called):
         for stale in (INFO_FILE, REQUEST_FILE, *(f"{name}.npy" for name in ARRAYS)):
             (path / stale).unlink(missing_ok=True)
         for name, array in arrays.items():
@@ -217,8 +225,11 @@ def write_dataset(
 
 def save_array(path: Path, array: Array) -> None:
     """Write one `.npy` file atomically."""
+    array = np.ascontiguousarray(array)
     with replacing(path) as aside, aside.open("wb") as file:
-        np.save(file, array, allow_pickle=False)
+        # The numbers are written by Python: NumPy does not say why a write failed.
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        file.write(array.data)
 
 
 def write_info(path: Path, info: Info, names: Iterable[ArrayName]) -> None:
@@ -247,16 +258,23 @@ def open_array(file: Path) -> Array:
 
 
 @contextlib.contextmanager
-def explain_os_errors(path: Path) -> Iterator[None]:
-    """Turn a refusal of the file system into an error that names the place and the reason."""
+def explain_os_errors(path: Path, called: Path | None = None) -> Iterator[None]:
+    """Turn a refusal of the file system into an error that names the file, the reason, a way out.
+
+    Files below `path` are named as files below `called`, if that is what it will be.
+    """
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason, place = error.strerror or str(error), called or path
         if error.errno in REFUSALS:
-            raise InputError(f"cannot write to {path}: {reason}; choose another place") from error
+            raise InputError(f"cannot write to {place}: {reason}; choose another place") from error
+        file = place if error.filename is None else Path(os.fsdecode(error.filename))
+        if file.is_relative_to(path):
+            file = place / file.relative_to(path)
+        way_out = "make room or choose another place" if error.errno in FULL else "solve that"
         raise OnoError(
-            f"writing to {path} failed: {reason}; solve that, then run the same command again"
+            f"writing to {file} failed: {reason}; {way_out}, then run the same command again"
         ) from error
 
 

@@ -285,7 +285,7 @@ class Operator(nn.Module):
             raise CheckpointError(
                 f"this operator was trained on other data than {dataset.path} now holds "
                 f"({self.card.dataset_sha256[:12]} against {dataset.sha256[:12]}); restore that "
-                "dataset or start a new run"
+                "dataset, say where it is with --data, or start a new run"
             )
 
     def save(self, directory: Path) -> None:

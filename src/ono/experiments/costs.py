@@ -2,7 +2,7 @@
 
 Times are read off similar lines of the ledger, or else estimated from steps measured on one NVIDIA
 H200 (`ono bench speed`, milliseconds a step with the batch of the recipe). They decide the order
-of work, never a result.
+of work, never a result. A smoke run is for a CPU, where all cells take about as long.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _SHORT_STEP = 5.0
 """Milliseconds of a step that leaves much of an H200 idle."""
 _START = 0.3
 """Minutes to load, compile and record, whatever follows."""
+_SMOKE = 2 / 60
+"""Minutes of a cell of a smoke run on one core of a CPU, on average, without making its data."""
 _EXACT_ATTENTION = 2e13
 """Operations a second of attention between all pairs of points, in single precision."""
 
@@ -48,9 +50,10 @@ def minutes(cell: Cell, budget: Budget, lines: Iterable[Line] = ()) -> tuple[flo
     ]
     if like:
         return max(line.seconds for line in like) / 60, True
+    start = _SMOKE if budget.is_smoke else _START
     if cell.kind != "train":
-        return _START, False
-    return _START + _training(cell, budget), False
+        return start, False
+    return start + _training(cell, budget), False
 
 
 def value(experiment: Experiment, cell: Cell) -> float:

@@ -57,8 +57,12 @@ def provide(
     device: str = "auto",
     deadline: float | None = None,
     progress: Progress | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Dataset:
-    """Open the data of a cell, or make it; wait where another process is making it."""
+    """Open the data of a cell, or make it; wait where another process is making it.
+
+    Once the deadline is past or it is `stopped`, the samples being solved together are the last.
+    """
     path = place_of(cell, budget, root)
     if (path / INFO_FILE).exists():  # made before, or the published files
         return Dataset.open(path)
@@ -66,12 +70,13 @@ def provide(
         samples = 5 if budget.is_smoke else _STAND_IN_SAMPLES
         return stand_in(cell.benchmark, path, samples=samples, size=budget.size)
 
-    def tell(done: int, total: int) -> None:
-        if progress is not None:
-            progress(done, total)
+    def between() -> None:
+        if stopped():
+            raise OutOfTime(f"a signal came before {path} was made; the rest is made next time")
         _refuse_late(path, deadline)
 
     while True:
+        between()
         try:
             return make(
                 benchmark(cell.benchmark),
@@ -79,10 +84,10 @@ def provide(
                 size=budget.size,
                 samples=_samples(cell, budget),
                 device=choose_device(device),
-                progress=tell,
+                progress=progress,
+                between=between,
             )
         except RunInUse:
-            _refuse_late(path, deadline)
             time.sleep(_WAIT_SECONDS)
 
 

@@ -42,21 +42,24 @@ def works_of(
 
     `only` is a pattern such as "elasticity/*" for the names of cells, or several with commas.
     """
+    wanted = ["*"] if only is None else [pattern.strip() for pattern in only.split(",")]
+    cells = [(experiment.name, cell) for experiment in experiments for cell in experiment.cells]
+    for pattern in wanted:
+        if not any(fnmatchcase(str(cell), pattern) for _, cell in cells):
+            names = ", ".join(experiment.name for experiment in experiments)
+            raise InputError(
+                f"no cell of {names} is called like {pattern!r}; --dry-run without --only names "
+                "them all"
+            )
     chosen = [
-        (experiment.name, cell, _decisive(cell, budget))
-        for experiment in experiments
-        for cell in experiment.cells
-        if only is None or any(fnmatchcase(str(cell), one.strip()) for one in only.split(","))
+        (name, cell, _decisive(cell, budget))
+        for name, cell in cells
+        if any(fnmatchcase(str(cell), pattern) for pattern in wanted)
     ]
     groups: dict[Any, list[Job]] = {}
     for seed in range(seeds):
         for name, cell, decisive in chosen:
             groups.setdefault((seed, decisive), []).append(Job(name, cell, seed))
-    if not groups:
-        names = ", ".join(experiment.name for experiment in experiments)
-        raise InputError(
-            f"no cell of {names} is called like {only!r}; --dry-run without --only names them all"
-        )
     index, count = shard
     return [Work(tuple(jobs)) for jobs in groups.values()][index - 1 :: count]
 

@@ -190,7 +190,8 @@ class _Call:
                     settings.data,
                     device=settings.device,
                     deadline=settings.deadline,
-                    progress=self.tell,
+                    progress=self.watch.progress,
+                    stopped=lambda: self.request.signal_number is not None,
                 )
             except (OutOfTime, Interrupted):
                 raise
@@ -213,13 +214,6 @@ class _Call:
             time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         )
         return Ended(job, line)
-
-    def tell(self, done: int, total: int) -> None:
-        """Pass on how far data is; a signal that came meanwhile stops the making."""
-        if self.watch.progress is not None:
-            self.watch.progress(done, total)
-        if self.request.signal_number is not None:
-            raise OutOfTime("a signal came while data was made; the rest is made next time")
 
     def tell_of_signal(self) -> None:
         self.watch.stopping(

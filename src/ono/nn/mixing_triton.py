@@ -22,7 +22,7 @@ def column_of(a, number, index):
 
 
 @triton.jit
-def times(a, b, share: tl.constexpr):
+def matmul(a, b, share: tl.constexpr):
     """Return a b; the middle axis of all products at once, if that is not too much."""
     if share <= 16:
         return tl.sum(a[:, :, None] * b[None, :, :], 1)
@@ -84,13 +84,13 @@ def mixing(
     mu, _ = eigenvalues(raw_mu, head, share)
     kernel, inverse, failed = mu[:, None] * identity, identity, 0
     if white:
+        kernel = tl.zeros((share, share), tl.float64)
         total = tl.load(totals + own)
         a = (total + tl.trans(total)) / (2 * samples).to(tl.float64)
         scale = mean_diagonal(a, identity, share)
         scale = tl.where(scale > 0, scale, 1.0)
         a = a / scale + ridge * identity
         # Elimination: what makes a triangular makes L⁻¹ of the identity, row by row.
-        kernel *= 0
         for step in range(share):
             row, under = row_of(a, step, index), column_of(a, step, index)
             pivot = tl.sum(tl.where(index == step, row, 0.0), 0)
@@ -141,14 +141,14 @@ def mixing_backward(
     mu, slope = eigenvalues(raw_mu, head, share)
     identity = tl.where(index[:, None] == index[None, :], 1.0, 0.0).to(tl.float64)
     turned = tl.trans(inverse)
-    both = times(times(inverse, d_kernel + tl.trans(d_kernel), share), turned, share)
+    both = matmul(matmul(inverse, d_kernel + tl.trans(d_kernel), share), turned, share)
     d_mu = 0.5 * tl.sum(both * identity, 1)
     tl.store(d_raw_mu + (group * heads + head) * share + index, (d_mu * slope).to(tl.float32))
     d_gram = tl.zeros((share, share), tl.float64)
     if white:
         # The diagonal belongs to both halves.
         half = tl.where(index[:, None] >= index[None, :], 1.0, 0.0) - 0.5 * identity
-        lower = times(times(turned, mu[:, None] * both * half, share), inverse, share)
+        lower = matmul(matmul(turned, mu[:, None] * both * half, share), inverse, share)
         d_ridged = -0.5 * (lower + tl.trans(lower))
         d_gram = d_ridged + ridge * mean_diagonal(d_ridged, identity, share) * identity
         d_gram = d_gram / samples.to(tl.float64)

@@ -25,6 +25,11 @@ def pseudo_inverse(
     >>> pseudo_inverse(matrix, 6).diagonal().tolist()
     [0.5, 0.25]
     """
+    with torch.autocast(matrix.device.type, enabled=False):
+        return _inverted(matrix, iterations)
+
+
+def _inverted(matrix: Tensor, iterations: int) -> Tensor:
     size = matrix.shape[-1]
     # Rows and columns of zeros stay zeros.
     missing = -size % _ALIGNED if matrix.is_cuda else 0
@@ -46,14 +51,15 @@ class _Iterated(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, inverse: Tensor, iterations: int) -> Tensor:
-        kept = []
+        kept: list[Tensor] = []
         identity = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
         fifteen, last = 15 * identity, 3.25 * identity
         for _ in range(iterations):
             product = matrix @ inverse
             inner = torch.sub(fifteen, product, alpha=7).baddbmm_(product, product)
             factor = torch.baddbmm(last, product, inner, alpha=-0.25)
-            kept += [inverse, product, inner, factor]
+            if any(ctx.needs_input_grad):
+                kept += [inverse, product, inner, factor]
             inverse = inverse @ factor
         ctx.save_for_backward(matrix, *kept)
         return inverse

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from ono.data.store import Dataset
 from ono.data.task import Views
 from ono.errors import CheckpointError, DataError, InputError, NotCalibrated
 from ono.evaluate.card import Card
@@ -18,7 +17,7 @@ from ono.evaluate.operator import Operator
 from ono.models.ono_config import ONOConfig
 from ono.report.predictions import Pictures, look
 from ono.train.evaluations import Row, read_evaluations
-from ono.train.prepare import cut
+from ono.train.prepare import cut, data_of
 from ono.train.recipe import Recipe
 from ono.train.run import ENVIRONMENT, EVENTS, RESULT, Run, read_metrics
 
@@ -68,14 +67,21 @@ class Evidence:
         return None if self.parts is None else self.parts.train.shape
 
 
-def gather(path: Path, layer: int | None = None) -> Evidence:
-    """Read a run directory and evaluate its operator on the samples to be drawn."""
+def gather(path: Path, layer: int | None = None, data: Path | None = None) -> Evidence:
+    """Read a run directory and evaluate its operator on the samples to be drawn.
+
+    `data` is where its dataset was moved to; one that is named has to be the right one.
+    """
     run = Run(path)
     recipe = run.recipe()
     layer = choose_layer(recipe, layer)
     outcome = _outcome(run)
     operator, no_operator = _attempt(lambda: Operator.load(path))
-    parts, no_data = _attempt(lambda: cut(Dataset.open(recipe.data.path), recipe))
+    if data is not None:
+        moved = data_of(recipe, data)
+        if operator is not None:
+            operator.refuse_other_data(moved)
+    parts, no_data = _attempt(lambda: cut(data_of(recipe, data), recipe))
     pictures, no_pictures = None, ""
     if operator is not None and parts is not None:
         pictures, no_pictures = _attempt(lambda: _look(operator, parts, outcome, layer))

@@ -15,13 +15,16 @@ from ono.report.page import number, page, paragraph, tiles
 from ono.report.words import duration
 
 
-def write_report(run: Path, out: Path | None = None, *, layer: int | None = None) -> Path:
+def write_report(
+    run: Path, out: Path | None = None, *, layer: int | None = None, data: Path | None = None
+) -> Path:
     """Write the report of a run, finished or not; return where it is.
 
     `layer`, counted from zero, chooses whose eigenfunctions are drawn; the middle one if not given.
+    `data` is where the dataset was moved to since the run.
     """
     out = run / "report.html" if out is None else out
-    found = gather(run, layer)
+    found = gather(run, layer, data)
     body = [
         header(found),
         "<main>",

@@ -148,6 +148,15 @@ def purge(directory: Path, keep: int) -> None:
             leftover.unlink(missing_ok=True)
 
 
+def step_of(checkpoint: Path) -> int:
+    """Return the step that a checkpoint is of.
+
+    >>> step_of(Path("checkpoints") / "step-000000012")
+    12
+    """
+    return int(checkpoint.name.removeprefix("step-"))
+
+
 def _name(step: int) -> str:
     return f"step-{step:09d}"
 

@@ -11,7 +11,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ono.data.batches import load
 from ono.data.info import Array
-from ono.data.store import Dataset
 from ono.data.view import View
 from ono.device import choose_device
 from ono.errors import CheckpointError, DataError
@@ -20,7 +19,7 @@ from ono.evaluate.given import as_queries
 from ono.evaluate.operator import Operator
 from ono.evaluate.resolution import Evaluation, at_points, on_grid
 from ono.files import write_text
-from ono.train.prepare import cut
+from ono.train.prepare import cut, data_of
 from ono.train.run import Run
 
 FILE = "evaluations.json"
@@ -59,22 +58,32 @@ def read_evaluations(run: Path) -> list[Row]:
 
 
 class Evaluator:
-    """The best operator of a run, calibrated, with the data to evaluate it on."""
+    """The best operator of a run, calibrated, with the data to evaluate it on.
 
-    def __init__(self, run: Path, *, split: str | None = None, device: str = "auto") -> None:
+    `data` is where that was moved to since the run.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        *,
+        split: str | None = None,
+        device: str = "auto",
+        data: Path | None = None,
+    ) -> None:
         recipe = Run(run).recipe()
         # The test split stays unseen until a run has ended and its checkpoint is chosen.
         split = split or ("test" if Run(run).result() is not None else "validation")
         self.run, self.split = run, split
         self.operator = Operator.load(run, choose_device(device))
-        data = Dataset.open(recipe.data.path)
-        self.operator.refuse_other_data(data)
-        parts = cut(data, recipe)
+        dataset = data_of(recipe, data)
+        self.operator.refuse_other_data(dataset)
+        parts = cut(dataset, recipe)
         if not is_calibrated(self.operator):
             where = self.operator.normaliser.coord_low.device
             self.operator.calibrate(load(parts.train, where))
         self.resolution = recipe.data.resolution
-        data.rows(split)  # refuses a name that is no split
+        dataset.rows(split)  # refuses a name that is no split
         chosen: dict[str, View] = {
             "train": parts.train,
             "validation": parts.validation,

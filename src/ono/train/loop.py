@@ -9,6 +9,7 @@ The validation split chooses the checkpoint; the test split is evaluated once, a
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,10 +28,10 @@ from ono.train import checkpoint as checkpoints
 from ono.train.conclusion import conclude
 from ono.train.execution import Epoch, execution
 from ono.train.guard import Guard
-from ono.train.prepare import cut, new_operator, refuse_bad_data
+from ono.train.prepare import cut, data_of, new_operator, refuse_bad_data
 from ono.train.randomness import Randomness
 from ono.train.recipe import Recipe
-from ono.train.run import Run
+from ono.train.run import RECIPE, Run
 from ono.train.saves import Saves
 from ono.train.signals import StopRequest, stop_on_signals
 from ono.train.state import Event, Kind, Listener, Result, State
@@ -51,17 +52,29 @@ def fit(recipe: Recipe, path: Path, listeners: Sequence[Listener] = ()) -> Resul
         return training.go()
 
 
-def resume(path: Path, listeners: Sequence[Listener] = (), chosen: Path | None = None) -> Result:
+def resume(
+    path: Path,
+    listeners: Sequence[Listener] = (),
+    chosen: Path | None = None,
+    *,
+    data: Path | None = None,
+) -> Result:
     """Continue a run from its newest whole checkpoint, or from a chosen one.
 
-    A run that ended before it wrote any starts over.
+    `data` is where its dataset was moved to; the recipe stays as it was begun with. A run that
+    ended before it wrote any checkpoint starts over.
     """
     run = Run(path)
     recipe = run.recipe()
     device = torch.device(choose_device(recipe.train.device))
-    parts = cut(Dataset.open(recipe.data.path), recipe)
+    parts = cut(data_of(recipe, data), recipe)
+    if data is not None and chosen is None and not checkpoints.saved(run.checkpoints):
+        raise CheckpointError(
+            f"{path} has no checkpoint that could say whether {data} is its data; start a new run "
+            f"with `ono train {path / RECIPE} data.path={data}`"
+        )
     with run.lock():
-        training = _Training(run, recipe, parts, device, listeners)
+        training = _Training(run, recipe, parts, device, listeners, moved=data)
         if chosen is not None:
             checkpoints.check(chosen)
             training.restore(chosen)
@@ -86,8 +99,11 @@ class _Training:
         parts: Views,
         device: torch.device,
         listeners: Sequence[Listener],
+        *,
+        moved: Path | None = None,
     ) -> None:
         self.run, self.recipe, self.device, self.listeners = run, recipe, device, listeners
+        self.again = f"ono resume {run.path}" + ("" if moved is None else f" --data {moved}")
         self.parts = parts
         operator = new_operator(recipe, parts.train)
         self.random = Randomness(recipe.seed, device)
@@ -109,15 +125,27 @@ class _Training:
         self.state = self.saves.restore(checkpoint, self.parts.train.dataset)
 
     def go(self) -> Result:
+        try:
+            return self.train_and_finish()
+        except KeyboardInterrupt:
+            self.run.event("interrupted", signal=signal.SIGINT, step=self.state.step)
+            raise Interrupted(
+                f"stopped at once, at step {self.state.step} of {self.steps}; kept "
+                f"{self.saves.kept(self.per_epoch)}; continue with `{self.again}`",
+                signal.SIGINT,
+            ) from None
+
+    def train_and_finish(self) -> Result:
         recipe, state = self.recipe, self.state
         if state.epoch == recipe.train.epochs and (done := self.run.result()) is not None:
             raise CheckpointError(
                 f"{self.run.path} is finished (test error {done['test']:.4f}); nothing to resume"
             )
-        self.run.event("start", step=state.step, device=str(self.device))
+        where = str(self.parts.train.dataset.path)
+        self.run.event("start", step=state.step, device=str(self.device), data=where)
         self.emit("start")
         precision = matmul_precision(recipe.train.precision)
-        with stop_on_signals() as request, self.random.in_use(), precision:
+        with stop_on_signals(self.tell_of_signal) as request, self.random.in_use(), precision:
             while state.epoch < recipe.train.epochs:
                 self.one_epoch(request)
         return self.finish()
@@ -196,8 +224,16 @@ class _Training:
         self.run.event("interrupted", signal=number, step=self.state.step)
         raise Interrupted(
             f"stopped at step {self.state.step} of {self.steps}; saved {saved}; continue with "
-            f"`ono resume {self.run.path}`",
+            f"`{self.again}`",
             number,
+        )
+
+    def tell_of_signal(self) -> None:
+        kept = self.saves.kept(self.per_epoch)
+        self.emit(
+            "signal",
+            message="stopping after this step, which is saved; Ctrl-C again stops at once and "
+            f"keeps {kept}",
         )
 
     def refuse_non_finite(self) -> None:

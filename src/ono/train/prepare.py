@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 import ono
 from ono.data.batches import training_rows
 from ono.data.check import twins
 from ono.data.info import Split
-from ono.data.store import Dataset
+from ono.data.store import INFO_FILE, REQUEST_FILE, Dataset
 from ono.data.task import Views, refuse_bad_rows, views
 from ono.data.view import View
 from ono.errors import DataError
 from ono.evaluate.card import Card
 from ono.evaluate.operator import Operator
 from ono.train.recipe import Recipe
+
+
+def data_of(recipe: Recipe, moved: Path | None = None) -> Dataset:
+    """Open the data of a run: where its recipe says, or where it was moved to since.
+
+    Whether it is the same data is for the operator to say, which knows its hash.
+    """
+    if moved is not None:
+        return Dataset.open(moved)
+    path = Path(recipe.data.path)
+    if not any((path / file).exists() for file in (INFO_FILE, REQUEST_FILE)):
+        seen = "" if path.is_absolute() else f", seen from {Path.cwd()},"
+        raise DataError(
+            f"no dataset at {path}{seen} which is data.path of this run; if it was moved, say "
+            "where it is with --data"
+        )
+    return Dataset.open(path)
 
 
 def cut(dataset: Dataset, recipe: Recipe) -> Views:

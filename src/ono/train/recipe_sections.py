@@ -103,7 +103,7 @@ class TrainRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         "auto", description="fused: the blocks of ono as a few GPU kernels each, where they apply"
     )
     streams: bool = Field(
-        True, description="compute what does not wait for each other at once, with fused kernels"
+        True, description="fused kernels: both flows and the weight gradients at the same time"
     )
     compile: bool | None = Field(
         None, description="fuse operations with torch.compile; if not given, in long GPU runs"

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ono.errors import CheckpointError, InputError, RecipeError, RunInUse
+from ono.errors import CheckpointError, InputError, OnoError, RecipeError, RunInUse
 from ono.files import write_text
 from ono.train.recipe import Recipe
 from ono.train.recipe_files import read_yaml
@@ -87,8 +87,15 @@ class Run:
 
     def begin(self, recipe: Recipe) -> None:
         """Start a new run; the recipe goes last, as it makes the directory a run."""
-        write_text(self.path / ENVIRONMENT, json.dumps(environment(), indent=1) + "\n")
-        write_text(self.path / RECIPE, recipe.to_yaml())
+        try:
+            write_text(self.path / ENVIRONMENT, json.dumps(environment(), indent=1) + "\n")
+            write_text(self.path / RECIPE, recipe.to_yaml())
+        except OSError as error:
+            (self.path / ENVIRONMENT).unlink(missing_ok=True)
+            raise OnoError(
+                f"the run could not be begun, as {error.filename} was not written: "
+                f"{error.strerror}; make room, or choose another directory with --out"
+            ) from None
 
     def recipe(self) -> Recipe:
         """Return the recipe this run was started with."""
@@ -103,10 +110,17 @@ class Run:
 
     def record(self, metrics: dict[str, Any]) -> None:
         """Append a line to the metrics."""
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(metrics) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        path = self.path / METRICS
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(metrics) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise OnoError(
+                f"{path} could not be written: {error.strerror}; make room, then continue with "
+                f"`ono resume {self.path}`"
+            ) from None
 
     def metrics_bytes(self) -> int:
         """Return how long the metrics are, for a checkpoint to remember."""

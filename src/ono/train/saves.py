@@ -82,6 +82,15 @@ class Saves:
         except CheckpointError:
             return "none was written yet"
 
+    def kept(self, per_epoch: int) -> str:
+        """Say from where a run that ends now can go on, for messages."""
+        try:
+            newest, _ = checkpoints.latest(self.run.checkpoints)
+        except CheckpointError:
+            return "nothing, as no checkpoint was written yet"
+        step = checkpoints.step_of(newest)
+        return f"{newest} (step {step}, epoch {-(-step // per_epoch)})"
+
     def restore(self, path: Path, dataset: Dataset) -> State:
         """Put run, step and random numbers back to a checkpoint; return where the loop was."""
         content = checkpoints.read_state(path)

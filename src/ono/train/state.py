@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["start", "step", "epoch", "checkpoint", "warning", "end"]
+Kind = Literal["start", "step", "epoch", "checkpoint", "signal", "warning", "end"]
 
 
 @dataclass(slots=True)

@@ -62,6 +62,7 @@ def plan_airfoil(
         },
         draw=draw,
         solve=solve,
-        batch=16,
+        # Fine meshes are solved one by one on a CPU: small chunks have the same bits, and can stop.
+        batch=16 if points < 8192 else 1,
         cuda_batch=650,
     )

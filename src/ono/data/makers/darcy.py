@@ -55,4 +55,6 @@ def plan_darcy(
         filled={"inputs": Rows((nodes**2, 1)), "outputs": Rows((nodes**2, 1))},
         draw=draw,
         solve=solve,
+        # Fine grids are solved one by one on a CPU: small chunks have the same bits, and can stop.
+        batch=64 if nodes < 256 else 8,
     )

@@ -68,6 +68,7 @@ def plan_navier_stokes(
         filled={"draws": Rows((side**2,)), "outputs": Rows((len(TIMES), side**2, 1))},
         draw=draw,
         solve=solve,
-        batch=16,
+        # Fine grids are solved one by one on a CPU: small chunks have the same bits, and can stop.
+        batch=16 if nodes < 256 else 1,
         cuda_batch=128,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
@@ -32,7 +33,7 @@ from ono.data.store import (
     write_info,
 )
 from ono.errors import DataError, InputError, OnoError, nearest
-from ono.files import replacing
+from ono.files import naming, replacing
 
 BLOCK_BYTES = 1 << 27  # read and written at a time
 MAKER = "published files"
@@ -86,9 +87,24 @@ def read_official(
                 "provenance": _provenance(published, choice, digests, doubts),
             }
         )
-        with explain_os_errors(out):
+        with explain_os_errors(out), _taken_back(out):
             _write(out, replace(plan, info=info), published, choice, progress)
     return Dataset.open(out)
+
+
+@contextlib.contextmanager
+def _taken_back(out: Path) -> Iterator[None]:
+    """Leave a place that was free as it was if it cannot be filled."""
+    created = not out.exists()
+    try:
+        yield
+    except BaseException:
+        for name in ARRAYS:
+            (out / f"{name}.npy").unlink(missing_ok=True)
+        if created:
+            with contextlib.suppress(OSError):
+                out.rmdir()
+        raise
 
 
 def _require_free(out: Path) -> None:
@@ -152,7 +168,8 @@ def _write(
         for name, form in filled.items():
             aside = stack.enter_context(replacing(out / f"{name}.npy"))
             shape = (info.samples, *form.shape)
-            np.lib.format.open_memmap(aside, "w+", np.dtype(form.dtype), shape)
+            with naming(aside):
+                np.lib.format.open_memmap(aside, "w+", np.dtype(form.dtype), shape)
             targets[name] = RowFile.open(aside)
         tell = progress or (lambda done, total: None)
         done = 0

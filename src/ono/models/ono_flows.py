@@ -1,0 +1,203 @@
+"""Both flows of ONO there and back on fused kernels, as one function for autograd.
+
+The flows are computed beside each other: forward the lower one goes ahead, as it waits for nothing
+of the upper one, and backward it follows. What lies between them - covariances and the k×k
+kernels - and the gradients of parameters, for which nothing waits, have lanes of their own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ono.nn.fused_launch import Setting
+from ono.nn.fused_lower import (
+    LowerKept,
+    grams_of,
+    lower_backward,
+    lower_forward,
+    lower_gradients,
+)
+from ono.nn.fused_mixing import Mixed, Whitened, mixing_backward, mixing_forward
+from ono.nn.fused_upper import UpperKept, upper_backward, upper_forward, upper_gradients
+from ono.nn.lanes import Lane, lanes
+
+
+class Own(NamedTuple):
+    """The parameters of a layer."""
+
+    lower: Sequence[Tensor]
+    raw_mu: Tensor
+    upper: Sequence[Tensor]
+
+
+class Plan(NamedTuple):
+    """What both flows need beside their parameters."""
+
+    setting: Setting
+    how: Whitened
+    below: list[list[Tensor]]
+    above: list[list[Tensor]]
+    of_lower: int
+    forget: bool
+    beside: bool
+
+    def lanes(self, device: torch.device) -> AbstractContextManager[list[Lane]]:
+        """Return where the upper flow, the lower flow, what is between and what is owed are made.
+
+        What is forgotten is made again, and must not be given away while another lane reads it.
+        """
+        return lanes(4, device, beside=self.beside and not self.forget)
+
+    def own(self, parameters: Sequence[Tensor]) -> list[Own]:
+        """Return the parameters of every layer, of which `of_lower` are of its lower block."""
+        count = len(parameters) // len(self.below)
+        parts = [parameters[start : start + count] for start in range(0, len(parameters), count)]
+        at = self.of_lower
+        return [Own(part[:at], part[at], part[at + 1 :]) for part in parts]
+
+
+class _Layer(NamedTuple):
+    """What a layer keeps for the way back."""
+
+    lower: LowerKept
+    mixed: Mixed
+    upper: UpperKept
+
+
+# Layers by which the upper flow may be ahead on its way back: so many keep what others wait for.
+_AHEAD = 2
+
+
+class Flows(torch.autograd.Function):
+    """Both flows: the lower one is ahead of the upper one there, and behind it on the way back.
+
+    Returned are h after the last layer and, for every layer, the sum over all samples of <ĝ, ĝ>
+    and how many pivots of its factorisation were not positive.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, h: Tensor, plan: Plan, *parameters: Tensor) -> Any:
+        """Go through all layers."""
+        with plan.lanes(g.device) as used:
+            found, ctx.trace = _forth(g, h, plan, plan.own(parameters), used)
+        ctx.save_for_backward(*parameters)
+        ctx.plan = plan
+        ctx.mark_non_differentiable(*found[1:])
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Go back through all layers, once."""
+        layers = ctx.plan.own(ctx.saved_tensors)
+        if len(ctx.trace) < len(layers):
+            raise RuntimeError("fused flows keep nothing for a second backward pass")
+        with ctx.plan.lanes(gradients[0].device) as used:
+            d_g, d_h, given = _back(gradients[0], ctx.plan, layers, ctx.trace, used)
+        return d_g, d_h, None, *given
+
+
+_Trace = list["tuple[Tensor, Tensor, Mixed] | _Layer"]
+
+
+def _forth(
+    g: Tensor,
+    h: Tensor,
+    plan: Plan,
+    layers: list[Own],
+    used: list[Lane],
+) -> tuple[tuple[Tensor, Tensor, Tensor], _Trace]:
+    """Return what `Flows` returns, and what the way back needs of every layer."""
+    setting, how, below, above, *_ = plan
+    upper, lower, between, _ = used
+    groups = 1 if how.pooled else len(g)
+    shape = (len(below), groups, g.shape[-1] // setting.share, setting.share, setting.share)
+    totals = g.new_empty(shape, dtype=torch.float64)
+    failures = g.new_empty(shape[:3], dtype=torch.int32)
+    lower.behind(upper)
+    trace: _Trace = []
+    for layer, own in enumerate(layers):
+        with lower.open():
+            left = lower_forward(g, own.lower, below[layer], setting)
+        between.behind(lower)
+        with between.open():
+            grams = grams_of(left.features, setting)
+            mixed = mixing_forward(grams, own.raw_mu, totals[layer], failures[layer], how)
+        upper.behind(between)
+        kept, after = upper_forward(
+            h, left.features, mixed.kernel, own.upper, above[layer], setting
+        )
+        trace.append((g, h, mixed) if plan.forget else _Layer(left, mixed, kept))
+        g, h = left.after, after
+    return (h, totals, failures), trace
+
+
+def _back(
+    d_h: Tensor,
+    plan: Plan,
+    layers: list[Own],
+    trace: _Trace,
+    used: list[Lane],
+) -> tuple[Tensor | None, Tensor, list[Tensor]]:
+    """Return the gradients of g, of h and of all parameters; forget what was kept."""
+    setting, how, below, above, *_ = plan
+    upper, lower, between, beyond = used
+    ahead = 0 if lower is upper else _AHEAD
+    d_g: Tensor | None = None
+    given: list[Tensor] = []
+    held: deque[tuple[torch.cuda.Event | None, tuple[object, ...]]] = deque()
+    for layer, own in reversed(list(enumerate(layers))):
+        kept = _remembered(trace.pop(), own, below[layer], above[layer], setting)
+        d_h, d_features, d_kernels, above_owed = upper_backward(
+            kept.upper, d_h, own.upper, above[layer], setting
+        )
+        beyond.behind(upper)
+        with beyond.open():
+            of_upper = upper_gradients(above_owed, setting.precision)
+        batch = len(kept.lower.g)
+        between.behind(upper)
+        with between.open():
+            d_gram, d_raw_mu = mixing_backward(d_kernels, kept.mixed, own.raw_mu, batch, how)
+        d_after = torch.zeros_like(kept.lower.after) if d_g is None else d_g
+        lower.behind(upper)
+        lower.behind(between)
+        with lower.open():
+            d_g, below_owed = lower_backward(
+                kept.lower, (d_after, d_features, d_gram), own.lower, below[layer], setting
+            )
+        beyond.behind(lower)
+        with beyond.open():
+            of_lower = lower_gradients(below_owed, setting.precision)
+        given = [*of_lower, d_raw_mu, *of_upper, *given]
+        read_elsewhere = (d_after, d_features, d_kernels, d_gram, above_owed, below_owed)
+        held.append((beyond.mark(), read_elsewhere))
+        del kept, read_elsewhere, d_after, d_features, d_kernels, d_gram, above_owed, below_owed
+        if len(held) > ahead:
+            mark = held[0][0]
+            upper.wait(mark)
+            lower.wait(mark)
+            held.popleft()
+    return d_g, d_h, given
+
+
+def _remembered(
+    kept: tuple[Tensor, Tensor, Mixed] | _Layer,
+    own: Own,
+    below: list[Tensor],
+    above: list[Tensor],
+    setting: Setting,
+) -> _Layer:
+    """Return what a layer keeps, made again from its inputs if they are all that was kept."""
+    if isinstance(kept, _Layer):
+        return kept
+    g, h, mixed = kept
+    lower = lower_forward(g, own.lower, below, setting)
+    upper, _ = upper_forward(h, lower.features, mixed.kernel, own.upper, above, setting)
+    return _Layer(lower, mixed, upper)
