@@ -33,6 +33,7 @@ def line(cell: Cell, **changed: Any) -> Line:
         "status": "complete",
         "epochs": 100,
         "seconds": 120.0,
+        "shared": 1,
     }
     return Line(**(known | changed))
 
@@ -100,6 +101,7 @@ def test_minutes_are_those_of_a_line_like_it_if_there_is_one() -> None:
     assert minutes(cell, SHORT, [line(cell)]) == (2.0, True)
     guess, measured = minutes(cell, SHORT, [line(Cell("pipe/ono"))])
     assert not measured
+    assert minutes(cell, SHORT, [line(cell, shared=3)]) == (guess, False)
     assert guess == pytest.approx(0.3 + 125 * 100 * 3.6 / 60_000)
     deep = minutes(Cell("elasticity/ono", ("model.layers=30",)), SHORT)[0]
     assert (deep - 0.3) / (guess - 0.3) == pytest.approx(30 / 8)

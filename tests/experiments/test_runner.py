@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,8 +19,8 @@ from ono.errors import InputError, Interrupted
 from ono.experiments import cells, process, runner
 from ono.experiments.budgets import BUDGETS
 from ono.experiments.datasets import OutOfTime, provide
-from ono.experiments.grid import Cell, Experiment, Place, Table
-from ono.experiments.jobs import Settings
+from ono.experiments.grid import Cell, Experiment, Job, Place, Table
+from ono.experiments.jobs import Ended, Settings, open_line
 from ono.experiments.ledger import Ledger, Line
 from ono.experiments.plan import Work, works_of
 from ono.experiments.runner import Summary, Watch, reproduce
@@ -303,7 +303,7 @@ def test_a_lost_device_ends_the_call(
 ) -> None:
     """Every other cell of this process would fail as well."""
     monkeypatch.setattr(cells, "_train", lambda *_: {"values": {"test": float("nan")}})
-    monkeypatch.setattr(runner, "_device_is_lost", lambda: True)
+    monkeypatch.setattr(runner, "device_is_lost", lambda: True)
     ledger = Ledger(tmp_path / "ledger.jsonl")
     summary = reproduce([TWO], Settings(TINY, data, tmp_path / "runs", "cpu"), ledger)
     assert (summary.by_status["failed"], summary.left) == (1, 1)
@@ -341,45 +341,84 @@ def test_the_time_limit_stops_after_the_samples_at_work(tmp_path: Path) -> None:
     assert told[0] == data.info.samples, "all were solved together, and kept"
 
 
-def test_speed_is_measured_alone(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With stand-ins for processes that end when they are looked at for the third time."""
-    under_way: list[str] = []
-    seen: list[list[str]] = []
+class Stand:
+    """Stands in for a process; it ends when it is looked at for the third time."""
 
-    class Process:
-        def __init__(self, work: Work) -> None:
-            self.work, self.looks = work, 0
-            self.process = SimpleNamespace(sentinel=None, terminate=lambda: None, join=lambda: None)
+    under_way: ClassVar[list[str]] = []
+    seen: ClassVar[list[list[str]]] = []
 
-        @classmethod
-        def start(cls, work: Work, settings: Settings) -> Process:
-            under_way.append(work.job.cell.kind)
-            seen.append(list(under_way))
-            return cls(work)
+    def __init__(self, work: Work) -> None:
+        self.work, self.looks, self.shared = work, 0, 1
+        self.process = SimpleNamespace(sentinel=None, terminate=lambda: None, join=lambda: None)
 
-        @property
-        def over(self) -> bool:
-            self.looks += 1
-            return self.looks > 2
+    @classmethod
+    def start(cls, work: Work, settings: Settings) -> Stand:
+        cls.under_way.append(work.job.cell.kind)
+        cls.seen.append(list(cls.under_way))
+        return cls(work)
 
-        def result(self, settings: Settings, signal_number: int | None) -> None:
-            under_way.remove(self.work.job.cell.kind)
+    @property
+    def over(self) -> bool:
+        self.looks += 1
+        return self.looks > 2
 
-    monkeypatch.setattr(process, "WorkProcess", Process)
+    def result(self, settings: Settings, signal_number: int | None) -> Ended:
+        self.under_way.remove(self.work.job.cell.kind)
+        return Ended(self.work.job, open_line(self.work.job, settings))
+
+
+@pytest.fixture
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> type[Stand]:
+    monkeypatch.setattr(process, "WorkProcess", Stand)
     monkeypatch.setattr("ono.experiments.process.connection.wait", lambda *_, **__: None)
-    timed = [Cell("elasticity/ono", (*SMALL, f"model.layers={n}"), "speed") for n in (1, 2)]
-    places = {("ono", str(n)): Place((cell,)) for n, cell in enumerate(timed)}
-    both = [TWO, Experiment("timed", "", (Table("timed", "", places),))]
-    settings = Settings(TINY, data, data / "runs", "cpu")
-    reproduce(both, settings, Ledger(data / "none.jsonl"), jobs=2)
-    assert seen == [["speed"], ["speed"], ["train"], ["train", "train"]]
+    Stand.seen.clear()
+    return Stand
 
-    monkeypatch.setattr(runner, "choose_device", lambda _: "cuda")
-    for large, expected in ((True, [["train"], ["train"]]), (False, [["train"], ["train"] * 2])):
-        seen.clear()
-        monkeypatch.setattr(runner, "fills_a_gpu", lambda cell, _, large=large: large)
-        reproduce([TWO], settings, Ledger(data / "none.jsonl"), jobs=None)
-        assert seen == expected
+
+def timed() -> Experiment:
+    cells = [Cell("elasticity/ono", (*SMALL, f"model.layers={n}"), "speed") for n in (1, 2)]
+    places = {("ono", str(n)): Place((cell,)) for n, cell in enumerate(cells)}
+    return Experiment("timed", "", (Table("timed", "", places),))
+
+
+def test_speed_is_measured_alone(
+    data: Path, tmp_path: Path, stand_ins: type[Stand], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is data made meanwhile, on the same device."""
+    made_beside = []
+
+    def watched(cell: Cell, *args: Any, **options: Any) -> None:
+        made_beside.append((cell.kind, list(Stand.under_way)))
+        provide(cell, *args, **options)
+
+    monkeypatch.setattr(runner, "provide", watched)
+    settings = Settings(TINY, data, data / "runs", "cpu")
+    ledger = Ledger(tmp_path / "none.jsonl")
+    reproduce([TWO, timed()], settings, ledger, jobs=2)
+    assert stand_ins.seen == [["speed"], ["speed"], ["train"], ["train", "train"]]
+    assert [beside for _, beside in made_beside] == [[], [], [], ["train"]]
+    shared = {line.experiment: line.shared for line in ledger.lines()}
+    assert shared == {"timed": 1, TWO.name: 2}
+
+
+@pytest.mark.parametrize("long", [True, False])
+def test_cells_with_short_steps_share_a_gpu(
+    long: bool, data: Path, tmp_path: Path, stand_ins: type[Stand], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others run in this process, where they tell how far they are."""
+    here = []
+
+    def run_job(job: Job, settings: Settings, _: object) -> Ended:
+        here.append(job.cell.kind)
+        return Ended(job, open_line(job, settings))
+
+    monkeypatch.setattr(runner, "sharing", lambda _: 4)
+    monkeypatch.setattr(runner, "run_job", run_job)
+    monkeypatch.setattr(runner, "fills_a_gpu", lambda cell, _: long and cell.kind == "train")
+    ledger = Ledger(tmp_path / "none.jsonl")
+    reproduce([TWO, timed()], Settings(TINY, data, data / "runs", "cpu"), ledger, jobs=None)
+    assert here == (["speed"] * 2 + ["train"] * 2 if long else ["speed"] * 2)
+    assert stand_ins.seen == ([] if long else [["train"], ["train", "train"]])
 
 
 @pytest.mark.slow  # every process loads torch

@@ -40,12 +40,16 @@ _EXACT_ATTENTION = 2e13
 
 
 def minutes(cell: Cell, budget: Budget, lines: Iterable[Line] = ()) -> tuple[float, bool]:
-    """Return how long a cell takes, and whether that was measured: the ledger has one like it."""
+    """Return how long a cell takes, and whether that was measured: the ledger has one like it.
+
+    Lines of cells that shared a device, or may have, say nothing about that.
+    """
     like = [
         line
         for line in lines
         if (line.recipe, line.changes, line.budget) == (cell.recipe, cell.changes, budget.name)
         and line.status == "complete"
+        and line.shared == 1
         and (line.epochs > 0) == (cell.kind == "train")
     ]
     if like:
@@ -74,13 +78,13 @@ def value(experiment: Experiment, cell: Cell) -> float:
 
 
 def fills_a_gpu(cell: Cell, budget: Budget) -> bool:
-    """Say whether a cell leaves nothing for others: its steps are long, or it measures them.
+    """Say whether the steps of a cell are so long that they leave little for others.
 
     >>> from ono.experiments.budgets import BUDGETS
     >>> [fills_a_gpu(Cell(f"{name}/ono"), BUDGETS["short"]) for name in ("elasticity", "darcy")]
     [False, True]
     """
-    return cell.kind == "speed" or (cell.kind == "train" and _step(cell, budget) > _SHORT_STEP)
+    return cell.kind == "train" and _step(cell, budget) > _SHORT_STEP
 
 
 def _training(cell: Cell, budget: Budget) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,10 @@ class Ended:
     job: Job
     line: Line
     signal_number: int | None = None
+
+    def shared_by(self, cells: int) -> Ended:
+        """Say how many cells were under way at once."""
+        return replace(self, line=self.line.model_copy(update={"shared": cells}))
 
 
 def recipe_of(job: Job, settings: Settings) -> Recipe:

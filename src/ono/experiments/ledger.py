@@ -24,7 +24,8 @@ class Line(BaseModel, frozen=True, extra="forbid"):
 
     `recipe_sha256` and `data_id` are what makes recipe and data the same as others (`identity`);
     `data_sha256` is of the very files. `epochs` counts those done. `values` are what tables show:
-    errors by name. `micro_batch` is how many samples a step took at a time, if not all.
+    errors by name. `micro_batch` is how many samples a step took at a time, if not all. `shared` is
+    how many cells of the call were under way at once: it belongs to `seconds`.
     """
 
     experiment: str
@@ -49,6 +50,7 @@ class Line(BaseModel, frozen=True, extra="forbid"):
     seconds: float = 0.0
     peak_memory_bytes: int | None = None
     micro_batch: int | None = None
+    shared: int | None = None
     run: str = ""
     time: str = ""
 
@@ -64,7 +66,7 @@ class Line(BaseModel, frozen=True, extra="forbid"):
 
     def result(self) -> dict[str, Any]:
         """Return all that a run repeated elsewhere must give again: no times, no places."""
-        return self.model_dump(exclude={"seconds", "run", "time", "peak_memory_bytes"})
+        return self.model_dump(exclude={"seconds", "shared", "run", "time", "peak_memory_bytes"})
 
 
 class Ledger:

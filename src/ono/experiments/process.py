@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -13,7 +13,7 @@ from multiprocessing.context import SpawnProcess
 
 from ono.errors import RunInUse
 from ono.experiments.cells import explain, run_job
-from ono.experiments.grid import Cell, Job
+from ono.experiments.grid import Job
 from ono.experiments.jobs import Ended, Settings, open_line
 from ono.experiments.plan import Work
 from ono.train.signals import StopRequest
@@ -22,13 +22,14 @@ from ono.train.state import Event, Listener
 _LOOK_EVERY = 0.5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WorkProcess:
-    """A work under way, and where its answer will come."""
+    """A work under way, where its answer will come, and how many were under way at once."""
 
     work: Work
     process: SpawnProcess
     answer: Connection
+    shared: int = 1
 
     @classmethod
     def start(cls, work: Work, settings: Settings) -> WorkProcess:
@@ -63,10 +64,8 @@ class WorkProcess:
 class Processes:
     """Works under way side by side, at most so many. None outlives the block that opens this."""
 
-    def __init__(
-        self, count: int, settings: Settings, alone: Callable[[Cell], bool] | None = None
-    ) -> None:
-        self.count, self.settings, self.alone = count, settings, alone or _measures
+    def __init__(self, count: int, settings: Settings) -> None:
+        self.count, self.settings = count, settings
         self.running: list[WorkProcess] = []
         self.waiting: Work | None = None
         self.elsewhere = 0
@@ -86,14 +85,18 @@ class Processes:
     def fill(self, works: Iterator[Work]) -> None:
         """Start works while there is room; one that must be alone waits, and others for it."""
         while len(self.running) < self.count:
+            # Nor may the data of the next work be made beside one that measures.
+            if self.running and _measures(self.running[-1].work):
+                return
             work, self.waiting = self.waiting or next(works, None), None
             if work is None:
                 return
-            at_once = [work, *(one.work for one in self.running[-1:])]
-            if self.running and any(self.alone(one.job.cell) for one in at_once):
+            if self.running and _measures(work):
                 self.waiting = work
                 return
             self.running.append(WorkProcess.start(work, self.settings))
+            for one in self.running:
+                one.shared = max(one.shared, len(self.running))
 
     def wait(self) -> None:
         """Wait until a process ends, but not for long."""
@@ -113,12 +116,12 @@ class Processes:
                 self.elsewhere += 1
             else:
                 number = request.signal_number or ended.signal_number
-                yield one.work, replace(ended, signal_number=number)
+                yield one.work, replace(ended.shared_by(one.shared), signal_number=number)
 
 
-def _measures(cell: Cell) -> bool:
+def _measures(work: Work) -> bool:
     """Say whether others at work on the same device would change the result."""
-    return cell.kind == "speed"
+    return work.job.cell.kind == "speed"
 
 
 def _work(question: Connection, job: Job, settings: Settings, parent: int) -> None:

@@ -9,23 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
-
-from ono.device import choose_device
 from ono.errors import Interrupted, RunInUse
 from ono.experiments.cells import explain, run_job
 from ono.experiments.costs import fills_a_gpu
 from ono.experiments.datasets import OutOfTime, Progress, place_of, provide
-from ono.experiments.grid import Cell, Experiment, Job
+from ono.experiments.gpu import device_is_lost, sharing
+from ono.experiments.grid import Experiment, Job
 from ono.experiments.jobs import Ended, Settings, identity_of, open_line
 from ono.experiments.ledger import Ledger, Line, Status, latest
 from ono.experiments.plan import Work, in_order, works_of
 from ono.experiments.process import Processes
 from ono.train.signals import StopRequest, stop_on_signals
 from ono.train.state import Listener
-
-_SHARING = 4
-"""Cells with short steps that share a GPU."""
 
 
 @dataclass(slots=True)
@@ -123,6 +118,7 @@ class _Call:
         self.total = sum(len(work.jobs) for work in works)
         self.summary = Summary(left=self.total)
         self.request = StopRequest()
+        self.halted = False
 
     def record(self, work: Work, ended: Ended) -> None:
         """Add a line for every job that a work answers."""
@@ -136,10 +132,10 @@ class _Call:
                 replace(ended, job=job, line=line), self.total - self.summary.left, self.total
             )
 
-    def ready(self) -> Iterator[Work]:
+    def ready(self, works: Sequence[Work]) -> Iterator[Work]:
         """Yield the works that are still to do while there is time, each with its data in place."""
-        for work in self.works:
-            if self.late() or self.request.signal_number is not None:
+        for work in works:
+            if self.late() or self.halted or self.request.signal_number is not None:
                 return
             try:
                 if not self.missing_without_data(work) or not self.provided(work):
@@ -225,38 +221,43 @@ class _Call:
         deadline = self.settings.deadline
         return deadline is not None and time.time() > deadline
 
+    def with_jobs(self, count: int) -> Iterator[tuple[Work, Ended]]:
+        if count == 1:
+            return self.one_by_one(self.works)
+        return self.side_by_side(count, self.works)
+
     def packed(self) -> Iterator[tuple[Work, Ended]]:
         """Let cells share a GPU that each of them would leave idle for much of the time."""
-        if not choose_device(self.settings.device).startswith("cuda"):
-            return self.one_by_one()
-        budget = self.settings.budget
-        return self.side_by_side(_SHARING, lambda cell: fills_a_gpu(cell, budget))
+        count, budget = sharing(self.settings.device), self.settings.budget
+        if count == 1:
+            yield from self.one_by_one(self.works)
+            return
+        measured = [work for work in self.works if work.job.cell.kind == "speed"]
+        long = [work for work in self.works if fills_a_gpu(work.job.cell, budget)]
+        short = [work for work in self.works if work not in measured and work not in long]
+        yield from self.one_by_one(measured)
+        yield from self.side_by_side(count, short)
+        yield from self.one_by_one(long)
 
-    def with_jobs(self, count: int) -> Iterator[tuple[Work, Ended]]:
-        return self.one_by_one() if count == 1 else self.side_by_side(count)
-
-    def one_by_one(self) -> Iterator[tuple[Work, Ended]]:
-        for work in self.ready():
+    def one_by_one(self, works: Sequence[Work]) -> Iterator[tuple[Work, Ended]]:
+        for work in self.ready(works):
             try:
                 ended = run_job(work.job, self.settings, self.watch.listeners)
             except RunInUse:  # another call trains the same cell; its result is found next time
                 self.summary.elsewhere += 1
                 continue
-            yield work, ended
-            lost = ended.line.status == "failed" and _device_is_lost()
-            if lost or ended.signal_number is not None:
-                return
+            yield work, ended.shared_by(1)
+            lost = ended.line.status == "failed" and device_is_lost()
+            self.halted = lost or ended.signal_number is not None
 
-    def side_by_side(
-        self, count: int, alone: Callable[[Cell], bool] | None = None
-    ) -> Iterator[tuple[Work, Ended]]:
+    def side_by_side(self, count: int, works: Sequence[Work]) -> Iterator[tuple[Work, Ended]]:
         """Keep so many processes busy; a signal is passed on to all of them."""
-        works, told = self.ready(), False
-        processes = Processes(count, self.settings, alone)
+        ready, told, elsewhere = self.ready(works), False, self.summary.elsewhere
+        processes = Processes(count, self.settings)
         with stop_on_signals(self.tell_of_signal) as self.request, processes:
             while True:
                 if self.request.signal_number is None:
-                    processes.fill(works)
+                    processes.fill(ready)
                 if not processes.running:
                     return
                 processes.wait()
@@ -264,15 +265,4 @@ class _Call:
                     told = True
                     processes.stop()
                 yield from processes.ended(self.request)
-                self.summary.elsewhere = processes.elsewhere
-
-
-def _device_is_lost() -> bool:
-    """Say whether an error left the GPU unusable for this process."""
-    if not torch.cuda.is_initialized():
-        return False
-    try:
-        torch.cuda.synchronize()
-    except RuntimeError:
-        return True
-    return False
+                self.summary.elsewhere = elsewhere + processes.elsewhere

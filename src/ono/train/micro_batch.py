@@ -26,9 +26,9 @@ def in_memory(step: Step, samples: int, action: Callable[[], None]) -> None:
         size = min(step.micro_batch or samples, samples)
         if size == 1:
             raise OutOfMemory(
-                f"one sample does not fit into memory ({shortage}); set train.recompute=true or "
-                "train.precision=bf16, thin the points with data.thin=2, or choose a smaller "
-                "data.resolution or model.width"
+                f"one sample does not fit into memory ({shortage}); set train.recompute=true, "
+                "train.streams=false or train.precision=bf16, thin the points with data.thin=2, or "
+                "choose a smaller data.resolution or model.width"
             )
         step.micro_batch = -(-size // 2)
         step.warn(

@@ -153,8 +153,8 @@ class Step:
             shortage = str(error).partition(". ")[0]
             raise OutOfMemory(
                 f"memory ran out after an update ({shortage}); resume from the last checkpoint "
-                "with less in memory: train.recompute=true, train.precision=bf16 or a smaller "
-                "train.micro_batch"
+                "with less in memory: train.recompute=true, train.streams=false, "
+                "train.precision=bf16 or a smaller train.micro_batch"
             ) from None
 
     def _follow(self, losses: Float[Tensor, " batch"], applied: Bool[Tensor, ""]) -> None:
