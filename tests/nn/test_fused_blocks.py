@@ -263,12 +263,12 @@ def test_flows_side_by_side_give_the_same_bits(
     domain = Domain.grid((31, 31), batch=8).to("cuda")
     values = torch.randn(8, 31 * 31, 1, device="cuda")
 
-    def step(beside: bool) -> list[Tensor]:
-        fuse_blocks(model, beside=beside)
+    def step(streams: bool) -> list[Tensor]:
+        fuse_blocks(model, streams=streams)
         loss = model(domain, values).square().mean()
         return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
-    alone = step(beside=False)
+    alone = step(streams=False)
     unhurried = Lane.behind
 
     def behind(self: Lane, other: Lane) -> None:
@@ -283,7 +283,7 @@ def test_flows_side_by_side_give_the_same_bits(
     if slow is not None:
         monkeypatch.setattr(Lane, "behind", behind)
     for _ in range(5 if slow is not None else 20):
-        ours = step(beside=True)
+        ours = step(streams=True)
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(ours, alone, strict=True))
 
 

@@ -79,7 +79,7 @@ def reproduce(
     call = _Call(works, settings, ledger, lines, watch or Watch())
     stopped_by: int | None = None
     try:
-        for work, ended in call.packed() if jobs is None else call.with_jobs(jobs):
+        for work, ended in call.run(jobs):
             call.record(work, ended)
             stopped_by = stopped_by or ended.signal_number
     except KeyboardInterrupt:  # between cells, or a second one
@@ -221,17 +221,17 @@ class _Call:
         deadline = self.settings.deadline
         return deadline is not None and time.time() > deadline
 
-    def with_jobs(self, count: int) -> Iterator[tuple[Work, Ended]]:
-        if count == 1:
+    def run(self, jobs: int | None) -> Iterator[tuple[Work, Ended]]:
+        """Run all works, so many at once; if None, as many as their device is for."""
+        if jobs is None and (room := sharing(self.settings.device)) > 1:
+            return self.packed(room)
+        if jobs is None or jobs == 1:
             return self.one_by_one(self.works)
-        return self.side_by_side(count, self.works)
+        return self.side_by_side(jobs, self.works)
 
-    def packed(self) -> Iterator[tuple[Work, Ended]]:
+    def packed(self, count: int) -> Iterator[tuple[Work, Ended]]:
         """Let cells share a GPU that each of them would leave idle for much of the time."""
-        count, budget = sharing(self.settings.device), self.settings.budget
-        if count == 1:
-            yield from self.one_by_one(self.works)
-            return
+        budget = self.settings.budget
         measured = [work for work in self.works if work.job.cell.kind == "speed"]
         long = [work for work in self.works if fills_a_gpu(work.job.cell, budget)]
         short = [work for work in self.works if work not in measured and work not in long]

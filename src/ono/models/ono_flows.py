@@ -46,14 +46,14 @@ class Plan(NamedTuple):
     above: list[list[Tensor]]
     of_lower: int
     forget: bool
-    beside: bool
+    streams: bool
 
     def lanes(self, device: torch.device) -> AbstractContextManager[list[Lane]]:
         """Return where the upper flow, the lower flow, what is between and what is owed are made.
 
         What is forgotten is made again, and must not be given away while another lane reads it.
         """
-        return lanes(4, device, beside=self.beside and not self.forget)
+        return lanes(4, device, beside=self.streams and not self.forget)
 
     def own(self, parameters: Sequence[Tensor]) -> list[Own]:
         """Return the parameters of every layer, of which `of_lower` are of its lower block."""

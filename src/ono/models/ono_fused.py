@@ -55,14 +55,14 @@ def unfusable(config: ONOConfig) -> str | None:
     return next((option for option, met in demands.items() if not met), None)
 
 
-def fuse_blocks(module: nn.Module, wanted: bool = True, *, beside: bool = True) -> int:
+def fuse_blocks(module: nn.Module, wanted: bool = True, *, streams: bool = True) -> int:
     """Let every ONO inside a module that can use the fused kernels; return how many there are.
 
-    `beside` computes the two flows at the same time, on streams of a GPU.
+    `streams` computes the two flows at the same time, on streams of a GPU.
     """
     parts = [p for p in module.modules() if isinstance(p, ONO) and unfusable(p.config) is None]
     for part in parts:
-        part.flows = partial(flows, beside=beside) if wanted else None
+        part.flows = partial(flows, streams=streams) if wanted else None
     return len(parts)
 
 
@@ -72,12 +72,12 @@ def flows(
     h: Float[Tensor, "batch *time points width"],
     measure: Measure,
     *,
-    beside: bool = True,
+    streams: bool = True,
 ) -> Float[Tensor, "batch *time points out"]:
     """Return the output of a model from g⁰ and h¹ (Eqs. 3-9)."""
     lowers = cast("list[NNBlock]", list(model.lower))
     uppers = cast("list[OrthogonalBlock]", list(model.upper))
-    h, totals, failures = _both_flows(lowers, uppers, g, h, measure, beside)
+    h, totals, failures = _both_flows(lowers, uppers, g, h, measure, streams)
     norms = [upper.attention.norm for upper in uppers]
     pooled = [norm for norm in norms if isinstance(norm, Whitening)]
     if pooled:
@@ -96,7 +96,7 @@ def _both_flows(
     g: Tensor,
     h: Tensor,
     measure: Measure,
-    beside: bool,
+    streams: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return h after the last layer, and what `Flows` says about covariances."""
     options = uppers[0].attention.options
@@ -112,7 +112,7 @@ def _both_flows(
         )
         for lower, upper in zip(lowers, uppers, strict=True)
     ]
-    plan = Plan(setting, how, below, above, len(layers[0].lower), lowers[0].recompute, beside)
+    plan = Plan(setting, how, below, above, len(layers[0].lower), lowers[0].recompute, streams)
     parameters = [p for own in layers for p in (*own.lower, own.raw_mu, *own.upper)]
     with torch.cuda.device_of(g):  # kernels are launched on the current one
         found: tuple[Tensor, Tensor, Tensor] = Flows.apply(g, h, plan, *parameters)  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ def choose_kernels(operator: Operator, recipe: Recipe, device: torch.device) -> 
     if wanted == "fused" and hindrance is not None:
         raise RecipeError(f"train.kernels=fused {hindrance}; use auto or plain")
     fused = wanted != "plain" and hindrance is None
-    fuse_blocks(operator, fused, beside=recipe.train.streams)
+    fuse_blocks(operator, fused, streams=recipe.train.streams)
     return fused
 
 
