@@ -87,7 +87,7 @@ COLUMNS = {
         "peak GiB",
         "commit",
     ),
-    "orthogonalisation": ("form", "ortho", "none"),
+    "orthogonalisation": ("form", "ortho", "none", "commit"),
     "memory": ("options", "GiB", "commit"),
     "memory_gpu": ("options", "GiB"),
     "memory_errors": ("options", "test error", "CPU seconds", "commit"),
