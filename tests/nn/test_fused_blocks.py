@@ -74,22 +74,24 @@ def compare(got: list[Tensor], expected: tuple[Tensor, ...], tolerance: float) -
 
 
 @pytest.mark.parametrize("kind", ["uniform", "weights", "padded"])
-def test_lower_block_is_the_nn_block(kind: str) -> None:
+@pytest.mark.parametrize("sets", [1, 2, HEADS])
+def test_lower_block_is_the_nn_block(kind: str, sets: int) -> None:
     torch.manual_seed(0)
     block = NNBlock(EfficientAttention(WIDTH, HEADS), WIDTH, WIDTH).cuda()
-    w_q = nn.Linear(WIDTH, WIDTH).cuda()
+    w_q = nn.Linear(WIDTH, sets * SHARE).cuda()
     shaken(block)
     shaken(w_q)
     space, real = measure(kind)
     g = torch.randn(BATCH, POINTS, WIDTH, device="cuda", requires_grad=True)
-    d_after, d_features = (torch.randn_like(g) * real[..., None] for _ in range(2))
-    d_gram = 10 * torch.randn(BATCH, HEADS, SHARE, SHARE, device="cuda")
+    d_after = torch.randn_like(g) * real[..., None]
+    d_features = torch.randn(BATCH, POINTS, sets * SHARE, device="cuda") * real[..., None]
+    d_gram = 10 * torch.randn(BATCH, sets, SHARE, SHARE, device="cuda")
     d_gram = d_gram + d_gram.mT
     parameters = lower_parameters(block, w_q)
 
     after, _ = block(g, space)
     features = w_q(after)
-    gram = second_moments(features, HEADS, space)
+    gram = second_moments(features, sets, space)
     given = (d_after, d_features, d_gram.double())
     expected = torch.autograd.grad((after, features, gram), (g, *parameters), given)
 
@@ -106,7 +108,7 @@ def test_lower_block_is_the_nn_block(kind: str) -> None:
     seen = real[..., None] > 0
     for ours, theirs in ((kept.after, after), (kept.features, features)):
         assert torch.allclose(ours * seen, theirs * seen, rtol=1e-4, atol=1e-4)
-    total = grams.sum(1).unflatten(-1, (HEADS, SHARE)).transpose(1, 2)
+    total = grams.sum(1).unflatten(-1, (sets, SHARE)).transpose(1, 2)
     assert torch.allclose(total, gram.float(), rtol=1e-4, atol=1e-5)
     compare([d_g, *others], expected, 2e-5)
 
@@ -114,17 +116,20 @@ def test_lower_block_is_the_nn_block(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["uniform", "padded"])
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("own_kernel", [False, True])
-def test_upper_block_is_the_orthogonal_block(kind: str, times: int, own_kernel: bool) -> None:
+@pytest.mark.parametrize("sets", [1, 2, HEADS])
+def test_upper_block_is_the_orthogonal_block(
+    kind: str, times: int, own_kernel: bool, sets: int
+) -> None:
     torch.manual_seed(0)
-    attention = OrthogonalAttention(WIDTH, WIDTH, EigenOptions(functions=SHARE, heads=HEADS))
+    attention = OrthogonalAttention(WIDTH, WIDTH, EigenOptions(functions=SHARE, heads=sets))
     block = OrthogonalBlock(attention, FFN(WIDTH, WIDTH), WIDTH, "pre").cuda()
     shaken(block)
     space, real = measure(kind)
     shape = (BATCH, times, POINTS, WIDTH) if times > 1 else (BATCH, POINTS, WIDTH)
     h = torch.randn(shape, device="cuda", requires_grad=True)
-    features = torch.randn(BATCH, POINTS, WIDTH, device="cuda", requires_grad=True)
+    features = torch.randn(BATCH, POINTS, sets * SHARE, device="cuda", requires_grad=True)
     groups = BATCH if own_kernel else 1
-    kernel = torch.randn(groups, HEADS, SHARE, SHARE, device="cuda", dtype=torch.float64)
+    kernel = torch.randn(groups, sets, SHARE, SHARE, device="cuda", dtype=torch.float64)
     kernel.requires_grad_()
     seen = real[:, None, :, None] if times > 1 else real[..., None]
     d_after = torch.randn_like(h) * seen
@@ -189,8 +194,15 @@ def test_mixing_says_what_it_cannot_factor() -> None:
 
 @pytest.mark.parametrize(
     "eigen",
-    [{}, {"covariance": "sample"}, {"norm": "none"}, {"functions": 32, "heads": 4}],
-    ids=["batch", "sample", "none", "32"],
+    [
+        {},
+        {"covariance": "sample"},
+        {"norm": "none"},
+        {"functions": 32, "heads": 4},
+        {"heads": 1},
+        {"heads": 2, "covariance": "sample"},
+    ],
+    ids=["batch", "sample", "none", "32", "one set", "two sets"],
 )
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [("fp32", 1e-4), ("tf32", 1e-2), ("bf16", 8e-2)]
@@ -200,7 +212,7 @@ def test_a_fused_operator_is_the_plain_one(
 ) -> None:
     """Both against float64: fused kernels must not be further from it than twice the plain ones."""
     config = ONOConfig.model_validate(
-        {"layers": 3, "eigen": eigen, "lower": {"heads": eigen.get("heads", 8)}}
+        {"layers": 3, "eigen": eigen, "lower": {"heads": 128 // eigen.get("functions", 16)}}
     )
     torch.manual_seed(0)
     model = ONO(config, Problem(dim=2, in_channels=1, out_channels=1)).cuda()

@@ -118,7 +118,8 @@ def _forth(
     setting, how, below, above, *_ = plan
     upper, lower, between, _ = used
     groups = 1 if how.pooled else len(g)
-    shape = (len(below), groups, g.shape[-1] // setting.share, setting.share, setting.share)
+    heads, functions = layers[0].raw_mu.shape
+    shape = (len(below), groups, heads, functions, functions)
     totals = g.new_empty(shape, dtype=torch.float64)
     failures = g.new_empty(shape[:3], dtype=torch.int32)
     lower.behind(upper)

@@ -14,9 +14,9 @@ def feed_forward(
     column = tl.arange(0, width)
     unit, _ = normalised(x, width)
     told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
-    hidden = linear(told, w_1, apart, width, precision) + tl.load(b_1 + column)[None, :]
+    hidden = linear(told, w_1, apart, width, width, precision) + tl.load(b_1 + column)[None, :]
     active, _ = gelu(hidden)
-    grown = linear(active, w_2, apart, width, precision) + tl.load(b_2 + column)[None, :]
+    grown = linear(active, w_2, apart, width, width, precision) + tl.load(b_2 + column)[None, :]
     return x + grown
 
 
@@ -51,14 +51,14 @@ def feed_forward_backward(
     unit, _ = normalised(tl.load(before + at, mask=inside, other=0.0), width)
     told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
     tl.store(right + at, told.to(kind), mask=inside)
-    hidden = linear(told, w_1, apart, width, precision) + tl.load(b_1 + column)[None, :]
+    hidden = linear(told, w_1, apart, width, width, precision) + tl.load(b_1 + column)[None, :]
     active, slope = gelu(hidden)
     tl.store(right + plane + at, active.to(kind), mask=inside)
     d_x = tl.load(d_after + at, mask=inside, other=0.0)
     tl.store(left + plane + at, d_x.to(kind), mask=inside)
-    d_hidden = linear_backward(d_x, w_2, apart, width, precision) * slope
+    d_hidden = linear_backward(d_x, w_2, apart, width, width, precision) * slope
     tl.store(left + at, d_hidden.to(kind), mask=inside)
-    d_told = linear_backward(d_hidden, w_1, apart, width, precision)
+    d_told = linear_backward(d_hidden, w_1, apart, width, width, precision)
     # Read and computed anew: kept, they would not fit the registers.
     unit, factor = normalised(tl.load(before + at, mask=inside, other=0.0), width)
     place = tl.program_id(0) * 2 * width + column

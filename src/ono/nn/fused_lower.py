@@ -103,29 +103,32 @@ def lower_forward(
     kernels.lower_merge[width // share, batch](
         peaks, totals, contexts, peak, total, context, cut.parts, parts_at_once=at_once, **heads
     )
-    middle, after, features = (torch.empty_like(g) for _ in range(3))
+    modes = w_q.shape[1]
+    middle, after = (torch.empty_like(g) for _ in range(2))
+    features = g.new_empty(batch, points, modes)
     kernels.lower_out[cut.tiles, batch](
         g, q, context, w_out, b_out, norm_2, shift_2, w_1, b_1, w_2, b_2, w_q, b_q,
         apart, middle, after, features, points, 1 / math.sqrt(share),
-        **size, **heads, precision=precision,
+        **size, **heads, modes=modes, precision=precision,
     )  # fmt: skip
     return LowerKept(g, q, k, v, peak, total, context, middle, after, features)
 
 
 def grams_of(
-    features: Float[Tensor, "batch points width"], setting: Setting
-) -> Float[Tensor, "batch parts share width"]:
+    features: Float[Tensor, "batch points modes"], setting: Setting
+) -> Float[Tensor, "batch parts share modes"]:
     """Return <ĝ, ĝ> within heads, in parts to be added."""
     from ono.nn.fused_triton import moments_within_heads
 
     weights, share, precision = setting
-    batch, points, width = features.shape
+    batch, points, modes = features.shape
     cut = Cut.of(batch, points)
-    grams = features.new_empty(batch, cut.parts, share, width)
+    grams = features.new_empty(batch, cut.parts, share, modes)
     moments_within_heads[cut.parts, batch](
         features, features, weights, grams, points, cut.steps, 1,
         1 / points if weights is None else 1.0,
-        weighted=weights is not None, **SUM, share=share, width=width, precision=exact(precision),
+        weighted=weights is not None, **SUM, share=share, modes=modes, width=modes,
+        precision=exact(precision),
     )  # fmt: skip
     return grams
 
@@ -139,7 +142,7 @@ def lower_backward(
 ) -> tuple[Float[Tensor, "batch points width"], Owed]:
     """Return the gradient before a block, and what those of its parameters come from.
 
-    Given are the gradients of the next g, of ĝ and of <ĝ, ĝ>, the last as [batch share width] and
+    Given are the gradients of the next g, of ĝ and of <ĝ, ĝ>, the last as [batch share modes] and
     symmetric within heads.
     """
     from ono.nn import lower_triton as kernels
@@ -156,12 +159,15 @@ def lower_backward(
     weighted = {"weighted": weights is not None}
     heads = {"share": share, "width": width}
     d_x, d_g = torch.empty_like(g), torch.empty_like(g)
-    left = g.new_empty(7, rows, width, dtype=stored(precision))
-    right = g.new_empty(5, rows, width, dtype=stored(precision))
+    modes = features.shape[-1]
+    few = modes < width
+    left = g.new_empty(6 if few else 7, rows, width, dtype=stored(precision))
+    right = g.new_empty(4 if few else 5, rows, width, dtype=stored(precision))
+    of_w_q = g.new_empty(batch * cut.tiles if few else 0, modes * (width + 1))
     kernels.lower_features_backward[cut.tiles, batch](
         d_after, d_features, d_gram, weights, after, features, w_q, apart, d_x, left, right,
-        points, rows,
-        **weighted, **size, **heads, precision=precision, wide=wide(precision),
+        of_w_q, points, rows,
+        **weighted, **size, **heads, modes=modes, precision=precision, wide=wide(precision),
     )  # fmt: skip
     d_middle, norms_2 = feed_forward_back(
         d_x, middle, (norm_2, shift_2, w_1, b_1, w_2), left[4:6], right[2:4], precision
@@ -181,17 +187,24 @@ def lower_backward(
         apart, d_g, norms, left, right, points, rows, **weighted, **size, **heads,
         precision=precision,
     )  # fmt: skip
-    return d_g, Owed(left, right, 2, (norms, norms_2))
+    return d_g, Owed(left, right, 2, (norms, norms_2, of_w_q) if few else (norms, norms_2))
 
 
 def lower_gradients(owed: Owed, precision: str) -> list[Tensor]:
     """Return the gradients of the parameters of a block."""
-    sums, (d_norm, d_shift), (d_norm_2, d_shift_2) = owed.settled(precision)
-    width = sums.shape[-1]
-    d_w_qkv, d_w_out, d_w_1, d_w_2, d_w_q, biases = sums.split((3 * width, *4 * (width,), 7))
+    sums, (d_norm, d_shift), (d_norm_2, d_shift_2), *of_w_q = owed.settled(precision)
+    pairs, _, width = owed.left.shape
+    products, biases = sums[: pairs * width], sums[pairs * width :]
+    d_w_qkv, d_w_out, d_w_1, d_w_2, *rest = products.split((3 * width, *(pairs - 3) * (width,)))
+    if of_w_q:
+        modes = len(of_w_q[0]) // (width + 1)
+        d_w_q, d_b_q = of_w_q[0].split((modes * width, modes))
+        d_w_q = d_w_q.view(modes, width)
+    else:
+        (d_w_q,), d_b_q = rest, biases[6]
     return [
         d_norm, d_shift, d_w_qkv, d_w_out, biases[3],
-        d_norm_2, d_shift_2, d_w_1, biases[4], d_w_2, biases[5], d_w_q, biases[6],
+        d_norm_2, d_shift_2, d_w_1, biases[4], d_w_2, biases[5], d_w_q, d_b_q,
     ]  # fmt: skip
 
 

@@ -45,46 +45,52 @@ def product(a, b, precision: tl.constexpr):
 
 
 @triton.jit
-def turned(weight, width: tl.constexpr):
+def turned(weight, rows: tl.constexpr, width: tl.constexpr):
     """Load the weight of a linear layer, [out in], as the [in out] that follows its input."""
-    inner, outer = tl.arange(0, width), tl.arange(0, width)
+    inner, outer = tl.arange(0, width), tl.arange(0, rows)
     return tl.load(weight + inner[:, None] + outer[None, :] * width)
 
 
 @triton.jit
-def plain(weight, width: tl.constexpr):
+def plain(weight, rows: tl.constexpr, width: tl.constexpr):
     """Load the weight of a linear layer as it is: its gradient goes back through it."""
-    outer, inner = tl.arange(0, width), tl.arange(0, width)
+    outer, inner = tl.arange(0, rows), tl.arange(0, width)
     return tl.load(weight + outer[:, None] * width + inner[None, :])
 
 
 @triton.jit
-def whole(compact, share: tl.constexpr, width: tl.constexpr):
-    """Load a matrix that couples channels within heads, stored as [share width], with its zeros."""
-    row, column = tl.arange(0, width), tl.arange(0, width)
-    own = row[:, None] // share == column[None, :] // share
-    return tl.load(compact + (row % share)[:, None] * width + column[None, :], mask=own, other=0.0)
+def of_one_head(row, column, share: tl.constexpr, rows: tl.constexpr, width: tl.constexpr):
+    """Say which of the rows and columns of a matrix [rows width] meet; heads have `share` rows."""
+    return row // share == column // (width * share // rows)
 
 
 @triton.jit
-def whole_turned(compact, share: tl.constexpr, width: tl.constexpr):
+def whole(compact, share: tl.constexpr, rows: tl.constexpr, width: tl.constexpr):
+    """Load a matrix that couples what is of one head, stored as [share width], with its zeros."""
+    row, column = tl.arange(0, rows)[:, None], tl.arange(0, width)[None, :]
+    own = of_one_head(row, column, share, rows, width)
+    return tl.load(compact + row % share * width + column, mask=own, other=0.0)
+
+
+@triton.jit
+def whole_turned(compact, share: tl.constexpr, rows: tl.constexpr, width: tl.constexpr):
     """Load the transpose of such a matrix."""
-    row, column = tl.arange(0, width), tl.arange(0, width)
-    own = row[:, None] // share == column[None, :] // share
-    return tl.load(compact + (column % share)[None, :] * width + row[:, None], mask=own, other=0.0)
+    row, column = tl.arange(0, rows)[None, :], tl.arange(0, width)[:, None]
+    own = of_one_head(row, column, share, rows, width)
+    return tl.load(compact + row % share * width + column, mask=own, other=0.0)
 
 
 @triton.jit
-def table(parts, share: tl.constexpr, width: tl.constexpr, form: tl.constexpr):
-    """Load a matrix by the name of one of the functions above."""
+def table(parts, share: tl.constexpr, rows: tl.constexpr, width: tl.constexpr, form: tl.constexpr):
+    """Load a matrix [rows width] by the name of one of the functions above."""
     if form == "whole":
-        return whole(parts, share, width)
+        return whole(parts, share, rows, width)
     elif form == "whole_turned":
-        return whole_turned(parts, share, width)
+        return whole_turned(parts, share, rows, width)
     elif form == "plain":
-        return plain(parts, width)
+        return plain(parts, rows, width)
     else:
-        return turned(parts, width)
+        return turned(parts, rows, width)
 
 
 @triton.jit
@@ -93,21 +99,22 @@ def product_with(
     parts,
     apart,
     share: tl.constexpr,
+    rows: tl.constexpr,
     width: tl.constexpr,
     form: tl.constexpr,
     precision: tl.constexpr,
 ):
     """Return the product with a matrix stored as a sum of bfloat16 ones, so far apart."""
-    b_1 = table(parts, share, width, form)
+    b_1 = table(parts, share, rows, width, form)
     if precision == "bf16":
         return tl.dot(a.to(tl.bfloat16), b_1)
     else:
-        b_2 = table(parts + apart, share, width, form)
+        b_2 = table(parts + apart, share, rows, width, form)
         a_1, a = cut(a)
         if precision == "bf16x3":
             return tl.dot(a_1, b_1, tl.dot(a_1, b_2, tl.dot(a.to(tl.bfloat16), b_1)))
         else:
-            b_3 = table(parts + 2 * apart, share, width, form)
+            b_3 = table(parts + 2 * apart, share, rows, width, form)
             if precision == "ieee":
                 b = b_1.to(tl.float32) + (b_2.to(tl.float32) + b_3.to(tl.float32))
                 return product(a_1.to(tl.float32) + a, b, precision)
@@ -119,15 +126,17 @@ def product_with(
 
 
 @triton.jit
-def linear(x, weight, apart, width: tl.constexpr, precision: tl.constexpr):
-    """Return what a linear layer makes of x, without its bias."""
-    return product_with(x, weight, apart, width, width, "turned", precision)
+def linear(x, weight, apart, rows: tl.constexpr, width: tl.constexpr, precision: tl.constexpr):
+    """Return what a linear layer from `width` to `rows` makes of x, without its bias."""
+    return product_with(x, weight, apart, width, rows, width, "turned", precision)
 
 
 @triton.jit
-def linear_backward(gradient, weight, apart, width: tl.constexpr, precision: tl.constexpr):
+def linear_backward(
+    gradient, weight, apart, rows: tl.constexpr, width: tl.constexpr, precision: tl.constexpr
+):
     """Return the gradient before a linear layer from that behind it."""
-    return product_with(gradient, weight, apart, width, width, "plain", precision)
+    return product_with(gradient, weight, apart, width, rows, width, "plain", precision)
 
 
 @triton.jit
@@ -149,11 +158,13 @@ def load_parts(parts, plane, at):
 
 
 @triton.jit
-def store_within_heads(compact, matrix, share: tl.constexpr, width: tl.constexpr):
-    """Store what couples channels of the same head as [share width]."""
-    row, column = tl.arange(0, width), tl.arange(0, width)
-    own = row[:, None] // share == column[None, :] // share
-    tl.store(compact + (row % share)[:, None] * width + column[None, :], matrix, mask=own)
+def store_within_heads(
+    compact, matrix, share: tl.constexpr, rows: tl.constexpr, width: tl.constexpr
+):
+    """Store what couples rows and columns of the same head as [share width]."""
+    row, column = tl.arange(0, rows)[:, None], tl.arange(0, width)[None, :]
+    own = of_one_head(row, column, share, rows, width)
+    tl.store(compact + row % share * width + column, matrix, mask=own)
 
 
 @triton.jit(do_not_specialize=["points", "steps", "times"])
@@ -168,39 +179,48 @@ def moments_within_heads(
     scale,
     weighted: tl.constexpr,
     share: tl.constexpr,
+    modes: tl.constexpr,
     tile: tl.constexpr,
     width: tl.constexpr,
     precision: tl.constexpr,
 ):
     """Sum w aᵀb over the points of this program, within heads, times a scale.
 
-    b has several times for each a.
+    a has `modes` channels, b `width`, and several times for each a.
     """
     part, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
     source = sample // times
-    column = tl.arange(0, width)
-    total = tl.zeros((width, width), tl.float32)
+    a += source * points * modes
+    b += sample * points * width
+    total = tl.zeros((modes, width), tl.float32)
     for step in range(steps):
         row = (part * steps + step) * tile + tl.arange(0, tile)
-        at = row[:, None] * width + column[None, :]
-        inside = (row < points)[:, None] & (column < width)[None, :]
-        x = tl.load(a + source * points * width + at, mask=inside, other=0.0)
-        y = tl.load(b + sample * points * width + at, mask=inside, other=0.0)
+        at, inside = places(0, row, points, modes)
+        x = tl.load(a + at, mask=inside, other=0.0)
+        at, inside = places(0, row, points, width)
+        y = tl.load(b + at, mask=inside, other=0.0)
         if weighted:
             weight = tl.load(weights + source * points + row, mask=row < points, other=0.0)
             x = x * weight[:, None]
         total += product(tl.trans(x), y, precision)
     out += (sample * tl.num_programs(0) + part) * share * width
-    store_within_heads(out, total * scale, share, width)
+    store_within_heads(out, total * scale, share, modes, width)
+
+
+@triton.jit
+def places(sample, row, points, width: tl.constexpr):
+    """Return where points of a sample lie in [samples points width], and which there are."""
+    column = tl.arange(0, width)
+    at = (sample * points + row)[:, None] * width + column[None, :]
+    return at, (row < points)[:, None] & (column < width)[None, :]
 
 
 @triton.jit
 def own_points(points, tile: tl.constexpr, width: tl.constexpr):
     """Return the sample and the points of this program, where they lie, and which there are."""
     sample = tl.program_id(1).to(tl.int64)
-    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
-    at = (sample * points + row)[:, None] * width + column[None, :]
-    inside = (row < points)[:, None] & (column < width)[None, :]
+    row = tl.program_id(0) * tile + tl.arange(0, tile)
+    at, inside = places(sample, row, points, width)
     return sample, row, at, inside
 
 

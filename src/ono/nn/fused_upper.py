@@ -63,7 +63,7 @@ class UpperKept(NamedTuple):
 
 def upper_forward(
     h: Float[Tensor, "batch *time points width"],
-    features: Float[Tensor, "batch points width"],
+    features: Float[Tensor, "batch points modes"],
     kernel: Float[Tensor, "groups heads eigen eigen"],
     parameters: Sequence[Tensor],
     multiplied: Sequence[Tensor],
@@ -79,15 +79,16 @@ def upper_forward(
     *_, points, width = h.shape
     samples = h[..., 0, 0].numel()
     times = samples // len(features)
+    modes = features.shape[-1]
     cut = Cut.of(samples, points)
     weighted = {"weighted": weights is not None}
-    heads = {"share": share, "width": width}
-    moments = h.new_empty(samples, cut.parts, width, width)
+    heads = {"share": share, "modes": modes, "width": width}
+    moments = h.new_empty(samples, cut.parts, modes, width)
     kernels.upper_moment[cut.parts, samples](
         h, features, weights, norm, shift, moments, points, cut.steps, times,
-        **weighted, **long_sum(cut.steps), width=width, exact=exact(precision),
+        **weighted, **long_sum(cut.steps), modes=modes, width=width, exact=exact(precision),
     )  # fmt: skip
-    moment = h.new_empty(samples, width, width)
+    moment = h.new_empty(samples, modes, width)
     latent = h.new_empty(3, samples, share, width, dtype=torch.bfloat16)
     kernels.upper_latent[width // share, samples](
         moments, w_v, kernel, moment, latent, cut.parts, times, _stride(kernel), **heads
@@ -110,7 +111,7 @@ def upper_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Owed]:
     """Return the gradients of h, of ĝ, of its kernel, and what those of the parameters come from.
 
-    That of the kernel comes from every sample and time, to be added.
+    That of the kernel comes in parts to be added, from every sample, time and share of channels.
     """
     from ono.nn import upper_triton as kernels
     from ono.nn.fused_triton import moments_within_heads
@@ -122,10 +123,11 @@ def upper_backward(
     *_, points, width = h.shape
     samples = h[..., 0, 0].numel()
     times = samples // len(features)
+    modes = features.shape[-1]
     cut = Cut.of(samples, points)
     rows = samples * points
     weighted = {"weighted": weights is not None}
-    heads = {"share": share, "width": width}
+    heads = {"share": share, "modes": modes, "width": width}
     left, right = (h.new_empty(2, rows, width, dtype=stored(precision)) for _ in range(2))
     d_middle, norms_2 = feed_forward_back(
         d_after.contiguous(), middle, (norm_2, shift_2, w_1, b_1, w_2), left, right, precision
@@ -135,14 +137,18 @@ def upper_backward(
         features, d_middle, None, d_latents, points, cut.steps, times, 1.0,
         weighted=False, **SUM, **heads, precision=wide(precision),
     )  # fmt: skip
-    d_moment = h.new_empty(3, samples, width, width, dtype=torch.bfloat16)
+    pieces = width // modes
+    if pieces == 1:
+        d_moment = h.new_empty(3, samples, modes, width, dtype=torch.bfloat16)
+    else:
+        d_moment = h.new_empty(samples, pieces, modes, width)
     d_w_v = h.new_empty(samples, width, width)
-    d_kernels = h.new_empty(samples, *kernel.shape[1:])
+    d_kernels = h.new_empty(samples * pieces, *kernel.shape[1:])
     kernels.upper_latent_backward[width // share, samples](
         d_latents, moment, w_v, kernel, d_moment, d_w_v, d_kernels, cut.parts, times,
         _stride(kernel), at_once=16, **heads,
     )  # fmt: skip
-    d_h, d_features = torch.empty_like(h), torch.empty_like(h)
+    d_h, d_features = torch.empty_like(h), h.new_empty(*h.shape[:-1], modes)
     norms = h.new_empty(samples * cut.tiles, 2, width)
     kernels.upper_moment_backward[cut.tiles, samples](
         d_moment, d_middle, h, features, latent, weights, norm, shift, d_h, d_features, norms,

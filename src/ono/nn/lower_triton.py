@@ -29,6 +29,7 @@ from ono.nn.fused_triton import (
     norm_backward,
     normalised,
     own_points,
+    places,
     point_weights,
     product,
     product_with,
@@ -59,11 +60,11 @@ def lower_in(
     kind = q.dtype.element_ty
     unit, _ = normalised(tl.load(g + at, mask=inside, other=0.0), width)
     x = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
-    tl.store(q + at, linear(x, w_qkv, apart, width, precision).to(kind), mask=inside)
+    tl.store(q + at, linear(x, w_qkv, apart, width, width, precision).to(kind), mask=inside)
     w_qkv += width * width
-    tl.store(k + at, linear(x, w_qkv, apart, width, precision).to(kind), mask=inside)
+    tl.store(k + at, linear(x, w_qkv, apart, width, width, precision).to(kind), mask=inside)
     w_qkv += width * width
-    tl.store(v + at, linear(x, w_qkv, apart, width, precision).to(kind), mask=inside)
+    tl.store(v + at, linear(x, w_qkv, apart, width, width, precision).to(kind), mask=inside)
 
 
 @triton.jit(do_not_specialize=["points", "steps"])
@@ -112,7 +113,7 @@ def lower_context(
     place = sample * tl.num_programs(0) + part
     tl.store(peaks + place * width + column, peak)
     tl.store(totals + place * width + column, total)
-    store_within_heads(contexts + place * share * width, context, share, width)
+    store_within_heads(contexts + place * share * width, context, share, width, width)
 
 
 @triton.jit(do_not_specialize=["parts"])
@@ -171,24 +172,29 @@ def lower_out(
     points,
     scale,
     share: tl.constexpr,
+    modes: tl.constexpr,
     tile: tl.constexpr,
     width: tl.constexpr,
     precision: tl.constexpr,
 ):
     """Add the attention, add the FFN, project to ĝ."""
-    sample, _, at, inside = own_points(points, tile, width)
+    sample, row, at, inside = own_points(points, tile, width)
     column = tl.arange(0, width)
     query = tl.load(q + at, mask=inside, other=0.0).to(tl.float32)
     soft = head_softmax(query, share, tile, width)
     context += sample * share * width
     all_contexts = tl.num_programs(1).to(tl.int64) * share * width
-    mixed = product_with(soft, context, all_contexts, share, width, "whole", precision) * scale
+    mixed = (
+        product_with(soft, context, all_contexts, share, width, width, "whole", precision) * scale
+    )
     x = tl.load(g + at, mask=inside, other=0.0)
-    x += linear(mixed, w_out, apart, width, precision) + tl.load(b_out + column)[None, :]
+    x += linear(mixed, w_out, apart, width, width, precision) + tl.load(b_out + column)[None, :]
     tl.store(middle + at, x, mask=inside)
     x = feed_forward(x, gamma, beta, w_1, b_1, w_2, b_2, apart, width, precision)
     tl.store(after + at, x, mask=inside)
-    x = linear(x, w_q, apart, width, precision) + tl.load(b_q + column)[None, :]
+    x = linear(x, w_q, apart, modes, width, precision)
+    x += tl.load(b_q + tl.arange(0, modes))[None, :]
+    at, inside = places(sample, row, points, modes)
     tl.store(features + at, x, mask=inside)
 
 
@@ -205,31 +211,46 @@ def lower_features_backward(
     d_x,
     left,
     right,
+    of_w_q,
     points,
     rows,
     weighted: tl.constexpr,
     share: tl.constexpr,
+    modes: tl.constexpr,
     tile: tl.constexpr,
     width: tl.constexpr,
     precision: tl.constexpr,
     wide: tl.constexpr,
 ):
-    """Go back through <ĝ, ĝ> and w_Q to g; left 6 is dĝ, right 4 is g."""
+    """Go back through <ĝ, ĝ> and w_Q to g; left 6 is dĝ, right 4 is g.
+
+    If ĝ has fewer channels than g, of_w_q receives their product and below it the sum of dĝ, for
+    each tile: that is less than both of them.
+    """
     sample, row, at, inside = own_points(points, tile, width)
+    at_modes, inside_modes = places(sample, row, points, modes)
     plane = tl.cast(rows, tl.int64) * width
     kind = left.dtype.element_ty
-    psi = tl.load(features + at, mask=inside, other=0.0)
+    psi = tl.load(features + at_modes, mask=inside_modes, other=0.0)
     weight = point_weights(weights, sample, row, points, weighted, tile)
-    d_gram += sample * share * width
+    d_gram += sample * share * modes
     # d_gram is symmetric, and ĝ is on both sides of <ĝ, ĝ>.
-    d_psi = product(psi * (2.0 * weight)[:, None], whole(d_gram, share, width), wide)
-    d_psi += tl.load(d_features + at, mask=inside, other=0.0)
-    tl.store(left + 6 * plane + at, d_psi.to(kind), mask=inside)
-    total = linear_backward(d_psi, w_q, apart, width, precision)
+    d_psi = product(psi * (2.0 * weight)[:, None], whole(d_gram, share, modes, modes), wide)
+    d_psi += tl.load(d_features + at_modes, mask=inside_modes, other=0.0)
+    if modes == width:
+        tl.store(left + 6 * plane + at, d_psi.to(kind), mask=inside)
+    total = linear_backward(d_psi, w_q, apart, modes, width, precision)
     total += tl.load(d_after + at, mask=inside, other=0.0)
     tl.store(d_x + at, total, mask=inside)
     grown = tl.load(after + at, mask=inside, other=0.0)
-    tl.store(right + 4 * plane + at, grown.to(kind), mask=inside)
+    if modes == width:
+        tl.store(right + 4 * plane + at, grown.to(kind), mask=inside)
+    else:
+        mode, column = tl.arange(0, modes), tl.arange(0, width)
+        of_w_q += (sample * tl.num_programs(0) + tl.program_id(0)) * modes * (width + 1)
+        met = product(tl.trans(d_psi), grown, precision)
+        tl.store(of_w_q + mode[:, None] * width + column[None, :], met)
+        tl.store(of_w_q + modes * width + mode, tl.sum(d_psi, 0))
 
 
 @triton.jit(do_not_specialize=["points", "rows"])
@@ -262,17 +283,21 @@ def lower_mix_backward(
     query = tl.load(q + at, mask=inside, other=0.0).to(tl.float32)
     soft = head_softmax(query, share, tile, width)
     all_contexts = tl.num_programs(1).to(tl.int64) * share * width
-    mixed = product_with(soft, context, all_contexts, share, width, "whole", precision) * scale
+    mixed = (
+        product_with(soft, context, all_contexts, share, width, width, "whole", precision) * scale
+    )
     tl.store(right + plane + at, mixed.to(kind), mask=inside)
     d_x = tl.load(d_middle + at, mask=inside, other=0.0)
     tl.store(left + 3 * plane + at, d_x.to(kind), mask=inside)
-    d_mixed = linear_backward(d_x, w_out, apart, width, precision) * scale
-    d_soft = product_with(d_mixed, context, all_contexts, share, width, "whole_turned", precision)
+    d_mixed = linear_backward(d_x, w_out, apart, width, width, precision) * scale
+    d_soft = product_with(
+        d_mixed, context, all_contexts, share, width, width, "whole_turned", precision
+    )
     d_query = soft * (d_soft - head_sums(soft * d_soft, share, tile, width))
     tl.store(left + at, d_query.to(kind), mask=inside)
     d_contexts += (sample * tl.num_programs(0) + tl.program_id(0)) * share * width
     d_table = product(tl.trans(soft), d_mixed, precision)
-    store_within_heads(d_contexts, d_table, share, width)
+    store_within_heads(d_contexts, d_table, share, width, width)
 
 
 @triton.jit(do_not_specialize=["tiles"])
@@ -360,18 +385,20 @@ def lower_in_backward(
     mean = tl.load(mean + sample * width + column)[None, :]
     peak += sample * width
     value = tl.load(v + at, mask=inside, other=0.0).to(tl.float32)
-    rise = product_with(value, d_context, all_contexts, share, width, "whole_turned", precision)
+    rise = product_with(
+        value, d_context, all_contexts, share, width, width, "whole_turned", precision
+    )
     raised = raised_keys(k + at, inside, peak, weights, sample, row, points, weighted, width)
     d_key = raised * (rise - mean)
     tl.store(left + plane + at, d_key.to(kind), mask=inside)
-    d_told = linear_backward(d_key, w_qkv + width * width, apart, width, precision)
+    d_told = linear_backward(d_key, w_qkv + width * width, apart, width, width, precision)
     # Read and computed anew, here and below: kept, they would not fit the registers.
     raised = raised_keys(k + at, inside, peak, weights, sample, row, points, weighted, width)
-    d_value = product_with(raised, d_context, all_contexts, share, width, "whole", precision)
+    d_value = product_with(raised, d_context, all_contexts, share, width, width, "whole", precision)
     tl.store(left + 2 * plane + at, d_value.to(kind), mask=inside)
-    d_told += linear_backward(d_value, w_qkv + 2 * width * width, apart, width, precision)
+    d_told += linear_backward(d_value, w_qkv + 2 * width * width, apart, width, width, precision)
     d_query = tl.load(left + at, mask=inside, other=0.0).to(tl.float32)
-    d_told += linear_backward(d_query, w_qkv, apart, width, precision)
+    d_told += linear_backward(d_query, w_qkv, apart, width, width, precision)
 
     unit, factor = normalised(tl.load(g + at, mask=inside, other=0.0), width)
     gamma = tl.load(gamma + column)[None, :]

@@ -19,6 +19,7 @@ from ono.nn.fused_triton import (
     norm_backward,
     normalised,
     own_points,
+    places,
     point_weights,
     product,
     product_with,
@@ -38,6 +39,7 @@ def upper_moment(
     steps,
     times,
     weighted: tl.constexpr,
+    modes: tl.constexpr,
     tile: tl.constexpr,
     width: tl.constexpr,
     exact: tl.constexpr,
@@ -45,20 +47,22 @@ def upper_moment(
     """Sum w ĝᵀ LN(h) over the points of this program."""
     part, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
     source = sample // times
-    column = tl.arange(0, width)
+    mode, column = tl.arange(0, modes), tl.arange(0, width)
     gamma, beta = tl.load(gamma + column)[None, :], tl.load(beta + column)[None, :]
-    total = tl.zeros((width, width), tl.float32)
+    h += sample * points * width
+    features += source * points * modes
+    total = tl.zeros((modes, width), tl.float32)
     for step in range(steps):
         row = (part * steps + step) * tile + tl.arange(0, tile)
-        inside = (row < points)[:, None] & (column < width)[None, :]
-        at = row[:, None] * width + column[None, :]
-        x = tl.load(h + sample * points * width + at, mask=inside, other=0.0)
-        psi = tl.load(features + source * points * width + at, mask=inside, other=0.0)
+        at, inside = places(0, row, points, width)
+        x = tl.load(h + at, mask=inside, other=0.0)
+        at, inside = places(0, row, points, modes)
+        psi = tl.load(features + at, mask=inside, other=0.0)
         weight = point_weights(weights, source, row, points, weighted, tile)
         unit, _ = normalised(x, width)
         total += product(tl.trans(psi * weight[:, None]), unit * gamma + beta, exact)
-    place = (sample * tl.num_programs(0) + part) * width
-    tl.store(moments + (place + column)[:, None] * width + column[None, :], total)
+    place = (sample * tl.num_programs(0) + part) * modes
+    tl.store(moments + (place + mode)[:, None] * width + column[None, :], total)
 
 
 @triton.jit(do_not_specialize=["parts", "times", "kernel_stride"])
@@ -72,22 +76,25 @@ def upper_latent(
     times,
     kernel_stride,
     share: tl.constexpr,
+    modes: tl.constexpr,
     width: tl.constexpr,
 ):
-    """Turn the moment of one head into what its points read."""
-    head, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    """Turn the moment of a head into what its points read, in `share` of its channels."""
+    block, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    head = block * modes // width
     mode, own, column = tl.arange(0, share), tl.arange(0, share), tl.arange(0, width)
     at = (head * share + mode)[:, None] * width + column[None, :]
     total = tl.zeros((share, width), tl.float32)
     for part in range(parts):
-        total += tl.load(moments + (sample * parts + part) * width * width + at)
-    tl.store(moment + sample * width * width + at, total)
-    value = tl.load(w_v + (head * share + own)[None, :] * width + column[:, None])
+        total += tl.load(moments + (sample * parts + part) * modes * width + at)
+    if block * modes % width == 0:
+        tl.store(moment + sample * modes * width + at, total)
+    value = tl.load(w_v + (block * share + own)[None, :] * width + column[:, None])
     value = tl.dot(total, value, input_precision="ieee").to(tl.float64)
     kernel += (sample // times) * kernel_stride + head * share * share
     matrix = tl.load(kernel + mode[:, None] * share + own[None, :])
     mixed = tl.sum(matrix[:, :, None] * value[None, :, :], 1)
-    at = (sample * share + mode)[:, None] * width + head * share + own[None, :]
+    at = (sample * share + mode)[:, None] * width + block * share + own[None, :]
     plane = tl.num_programs(1).to(tl.int64) * share * width
     store_parts(latent, plane, at, mixed.to(tl.float32))
 
@@ -109,19 +116,21 @@ def upper_out(
     points,
     times,
     share: tl.constexpr,
+    modes: tl.constexpr,
     tile: tl.constexpr,
     width: tl.constexpr,
     precision: tl.constexpr,
     wide: tl.constexpr,
 ):
     """Add the attention, add the FFN."""
-    sample, _, at, inside = own_points(points, tile, width)
-    features += (sample // times - sample) * points * width
-    psi = tl.load(features + at, mask=inside, other=0.0)
+    sample, row, at, inside = own_points(points, tile, width)
+    at_modes, inside_modes = places(sample, row, points, modes)
+    features += (sample // times - sample) * points * modes
+    psi = tl.load(features + at_modes, mask=inside_modes, other=0.0)
     x = tl.load(h + at, mask=inside, other=0.0)
     latent += sample * share * width
     plane = tl.num_programs(1).to(tl.int64) * share * width
-    x += product_with(psi, latent, plane, share, width, "whole", wide)
+    x += product_with(psi, latent, plane, share, modes, width, "whole", wide)
     tl.store(middle + at, x, mask=inside)
     x = feed_forward(x, gamma, beta, w_1, b_1, w_2, b_2, apart, width, precision)
     tl.store(after + at, x, mask=inside)
@@ -141,34 +150,56 @@ def upper_latent_backward(
     kernel_stride,
     at_once: tl.constexpr,
     share: tl.constexpr,
+    modes: tl.constexpr,
     width: tl.constexpr,
 ):
-    """Go back from what one head's points read to its moment, its part of w_V and its kernel."""
-    head, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    """Go back from what points read in `share` channels to the moment, w_V and the kernel.
+
+    What a head reads in other channels belongs to the same moment and the same kernel: if it has
+    more, their gradients are parts, [samples parts ...], to be added.
+    """
+    block, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    head, pieces = block * modes // width, width // modes
     mode, own, column = tl.arange(0, share), tl.arange(0, share), tl.arange(0, width)
-    block = mode[:, None] * width + head * share + own[None, :]
+    d_block = mode[:, None] * width + block * share + own[None, :]
     number = tl.arange(0, at_once)
     d_mixed = tl.zeros((share, share), tl.float32)
     for start in range(0, tiles, at_once):
-        some = (sample * tiles + start + number)[:, None, None] * share * width + block[None, :, :]
+        place = (sample * tiles + start + number)[:, None, None] * share * width
         there = (start + number < tiles)[:, None, None] & (mode >= 0)[None, :, None]
-        d_mixed += tl.sum(tl.load(d_latents + some, mask=there, other=0.0), 0)
+        d_mixed += tl.sum(tl.load(d_latents + place + d_block[None, :, :], there, other=0.0), 0)
     d_mixed = d_mixed.to(tl.float64)
     at = (head * share + mode)[:, None] * width + column[None, :]
-    total = tl.load(moment + sample * width * width + at)
-    weight = tl.load(w_v + at)
+    total = tl.load(moment + sample * modes * width + at)
+    at_values = (block * share + own)[:, None] * width + column[None, :]
+    weight = tl.load(w_v + at_values)
     value = tl.dot(total, tl.trans(weight), input_precision="ieee").to(tl.float64)
     kernel += (sample // times) * kernel_stride + head * share * share
     matrix = tl.load(kernel + mode[:, None] * share + own[None, :])
     d_value = tl.sum(matrix[:, :, None] * d_mixed[:, None, :], 0).to(tl.float32)
-    plane = tl.num_programs(1).to(tl.int64) * width * width
     d_total = tl.dot(d_value, weight, input_precision="ieee")
-    store_parts(d_moment, plane, sample * width * width + at, d_total)
+    piece = sample * pieces + block % pieces
+    if pieces == 1:
+        plane = tl.num_programs(1).to(tl.int64) * modes * width
+        store_parts(d_moment, plane, sample * modes * width + at, d_total)
+    else:
+        tl.store(d_moment + piece * modes * width + at, d_total)
     d_weight = tl.dot(tl.trans(d_value), total, input_precision="ieee")
-    tl.store(d_w_v + sample * width * width + at, d_weight)
+    tl.store(d_w_v + sample * width * width + at_values, d_weight)
     d_matrix = tl.sum(d_mixed[:, None, :] * value[None, :, :], 2)
-    d_kernel += (sample * tl.num_programs(0) + head) * share * share
+    d_kernel += (piece * (modes // share) + head) * share * share
     tl.store(d_kernel + mode[:, None] * share + own[None, :], d_matrix.to(tl.float32))
+
+
+@triton.jit
+def added(parts, count: tl.constexpr, modes: tl.constexpr, width: tl.constexpr):
+    """Load the sum of several matrices [modes width]."""
+    mode, column = tl.arange(0, modes), tl.arange(0, width)
+    at = mode[:, None] * width + column[None, :]
+    total = tl.load(parts + at)
+    for part in tl.static_range(1, count):
+        total += tl.load(parts + part * modes * width + at)
+    return total
 
 
 @triton.jit(do_not_specialize=["points", "times"])
@@ -188,6 +219,7 @@ def upper_moment_backward(
     times,
     weighted: tl.constexpr,
     share: tl.constexpr,
+    modes: tl.constexpr,
     tile: tl.constexpr,
     width: tl.constexpr,
     wide: tl.constexpr,
@@ -196,21 +228,29 @@ def upper_moment_backward(
     sample, row, at, inside = own_points(points, tile, width)
     column = tl.arange(0, width)
     source = sample // times
-    features += (source - sample) * points * width
+    at_modes, inside_modes = places(sample, row, points, modes)
+    features += (source - sample) * points * modes
     weight = point_weights(weights, source, row, points, weighted, tile)[:, None]
     gamma = tl.load(gamma + column)[None, :]
     samples = tl.num_programs(1).to(tl.int64)
-    d_moment += sample * width * width
     latent += sample * share * width
-    all_moments, all_latents = samples * width * width, samples * share * width
+    all_latents, all_moments = samples * share * width, samples * modes * width
     unit, _ = normalised(tl.load(h + at, mask=inside, other=0.0), width)
     told = (unit * gamma + tl.load(beta + column)[None, :]) * weight
-    d_psi = product_with(told, d_moment, all_moments, share, width, "turned", wide)
+    if modes == width:
+        d_moment += sample * modes * width
+        d_psi = product_with(told, d_moment, all_moments, share, modes, width, "turned", wide)
+    else:
+        d_all = added(d_moment + sample * width * width, width // modes, modes, width)
+        d_psi = product(told, tl.trans(d_all), wide)
     d_x = tl.load(d_middle + at, mask=inside, other=0.0)
-    d_psi += product_with(d_x, latent, all_latents, share, width, "whole_turned", wide)
-    tl.store(d_features + at, d_psi, mask=inside)
-    psi = tl.load(features + at, mask=inside, other=0.0) * weight
-    d_told = product_with(psi, d_moment, all_moments, share, width, "plain", wide)
+    d_psi += product_with(d_x, latent, all_latents, share, modes, width, "whole_turned", wide)
+    tl.store(d_features + at_modes, d_psi, mask=inside_modes)
+    psi = tl.load(features + at_modes, mask=inside_modes, other=0.0) * weight
+    if modes == width:
+        d_told = product_with(psi, d_moment, all_moments, share, modes, width, "plain", wide)
+    else:
+        d_told = product(psi, d_all, wide)
     # Read and computed anew: kept, they would not fit the registers.
     unit, factor = normalised(tl.load(h + at, mask=inside, other=0.0), width)
     place = (sample * tl.num_programs(0) + tl.program_id(0)) * 2 * width + column
