@@ -15,10 +15,12 @@ with contextlib.suppress(ImportError):
     for name in (
         "physics.block_thomas",
         "nn.fused",
+        "nn.ends",
         "nn.feed_forward",
         "nn.lower",
         "nn.mixing",
         "nn.upper",
+        "train.adamw",
     ):
         importlib.import_module(f"ono.{name}_triton")
 

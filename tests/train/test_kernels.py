@@ -35,7 +35,8 @@ def test_the_cpu_keeps_plain_kernels(tmp_path: Path) -> None:
         ({"lower": {"layers": 2}}, "model.lower.layers=2"),
         ({"eigen": {"norm": "ln"}}, "model.eigen.norm=ln"),
         ({"eigen": {"measure": "sum"}}, "model.eigen.measure=sum"),
-        ({"eigen": {"heads": 1}}, "model.eigen.heads=1"),
+        ({"eigen": {"heads": 16}}, "model.eigen.heads=16"),
+        ({"encoder": "shared"}, "model.encoder=shared"),
         ({"query": "cross"}, "model.query=cross"),
     ],
 )

@@ -41,8 +41,8 @@ from ono.nn.mlp import FFN, Lift, Unrounded, initialise
 from ono.nn.orthogonal_attention import Basis, OrthogonalAttention, Told, bases
 from ono.problem import Problem
 
-Flows = Callable[["ONO", Tensor, Tensor, Measure], Tensor]
-"""Both flows and the head at once: another way to the output from g⁰ and h¹, for training."""
+Flows = Callable[["ONO", Tensor, "Tensor | None", Measure], Tensor]
+"""Another way from inputs and times to the output, for training."""
 
 Seen = list[tuple[Summary, Told]]
 """What each layer keeps of the input points: enough to evaluate the output anywhere."""
@@ -128,8 +128,7 @@ class ONO(nn.Module):
         if self.config.query == "cross":
             return self._cross(domain, values, query or domain, time)
         if self.training and query is None and self.flows is not None and values.is_cuda:
-            g, h = self._lift(self._inputs(domain, values), time)
-            return self.flows(self, g, h, self._measure(domain))
+            return self.flows(self, self._inputs(domain, values), time, self._measure(domain))
         output, seen = self.encode(domain, values, time=time)
         if query is None:
             return output
@@ -292,6 +291,15 @@ class ONO(nn.Module):
             g, h = both.tensor_split((both.shape[-1] - self.config.width,), -1)
         else:
             g, h = self.encoder_g(x), self.encoder_h(x)
+        return self.at_times(g, h, time)
+
+    def at_times(
+        self,
+        g: Float[Tensor, "batch points lower"],
+        h: Float[Tensor, "batch points width"],
+        time: Tensor | None,
+    ) -> tuple[Float[Tensor, "batch points lower"], Float[Tensor, "batch ... points width"]]:
+        """Return g⁰ and h¹ with what the times add to one of them."""
         if self.time is None or time is None:
             return g, h
         moment = self.time(time)[..., None, :]

@@ -18,12 +18,12 @@ from ono.models.ono import ONO
 from ono.models.ono_config import ONOConfig
 from ono.models.ono_flows import Flows, Own, Plan
 from ono.nn.blocks import NNBlock, OrthogonalBlock
+from ono.nn.fused_ends import MOST_OUTPUTS, Lifting, can_lift, lifted, projected
 from ono.nn.fused_launch import WIDTHS, Setting, ambient_precision, operands
 from ono.nn.fused_lower import lower_parameters, lower_weights
 from ono.nn.fused_mixing import Whitened
 from ono.nn.fused_upper import upper_parameters, upper_weights
 from ono.nn.measure import Measure
-from ono.nn.mlp import FFN
 from ono.nn.whitening import Whitener, Whitening, count_all
 
 
@@ -38,6 +38,7 @@ def unfusable(config: ONOConfig) -> str | None:
     demands = {
         f"model.width={width}": width in WIDTHS,
         f"model.block={config.block}": config.block == "pre",
+        f"model.encoder={config.encoder}": config.encoder == "separate",
         f"model.query={config.query}": config.query != "cross",
         f"model.ffn_ratio={config.ffn_ratio}": config.ffn_ratio == 1,
         f"model.lower.attention={lower.attention}": lower.attention == "efficient",
@@ -68,13 +69,15 @@ def fuse_blocks(module: nn.Module, wanted: bool = True, *, streams: bool = True)
 
 def flows(
     model: ONO,
-    g: Float[Tensor, "batch points width"],
-    h: Float[Tensor, "batch *time points width"],
+    inputs: Float[Tensor, "batch points inputs"],
+    time: Tensor | None,
     measure: Measure,
     *,
     streams: bool = True,
 ) -> Float[Tensor, "batch *time points out"]:
-    """Return the output of a model from g⁰ and h¹ (Eqs. 3-9)."""
+    """Return the output of a model from what it is told at each point (Eqs. 3-9)."""
+    g, h = _lifted(model, inputs, streams)
+    g, h = model.at_times(g, h, time)
     lowers = cast("list[NNBlock]", list(model.lower))
     uppers = cast("list[OrthogonalBlock]", list(model.upper))
     h, totals, failures = _both_flows(lowers, uppers, g, h, measure, streams)
@@ -84,8 +87,29 @@ def flows(
         count_all(pooled, totals[:, 0], len(g))
     if isinstance(norms[0], Whitener):
         norms[0].count_failures(failures)
-    with torch.autocast(h.device.type, enabled=False):
-        return _head(cast(nn.Sequential, model.head), h)
+    output: Tensor = _head(cast(nn.Sequential, model.head), h)
+    return output
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _lifted(model: ONO, inputs: Tensor, streams: bool) -> tuple[Tensor, ...]:
+    """Return g⁰ and h¹ before any time is added."""
+    encoders = [model.encoder_g, model.encoder_h]
+    if not can_lift(inputs):
+        return tuple(encoder(inputs) for encoder in encoders)
+    how = Lifting(ambient_precision(inputs.device), streams)
+    with torch.cuda.device_of(inputs):
+        return lifted(encoders, inputs, how)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _head(head: nn.Sequential, h: Tensor) -> Tensor:
+    norm, layer = head
+    small = isinstance(layer, nn.Linear) and layer.out_features <= MOST_OUTPUTS
+    if not small:
+        return cast(Tensor, head(h))
+    with torch.cuda.device_of(h):
+        return projected(cast(nn.LayerNorm, norm), cast(nn.Linear, layer), h)
 
 
 # torch.compile, where it is asked for, takes what lies around the flows and leaves them alone.
@@ -117,21 +141,6 @@ def _both_flows(
     with torch.cuda.device_of(g):  # kernels are launched on the current one
         found: tuple[Tensor, Tensor, Tensor] = Flows.apply(g, h, plan, *parameters)  # type: ignore[no-untyped-call]
     return found
-
-
-def _head(head: nn.Sequential, h: Tensor) -> Tensor:
-    """Return the head of h, with the scale of its norm folded into the layer behind it.
-
-    The gradient of a scale is a sum over all points, for which torch takes longer than for a layer.
-    """
-    norm, projection = head
-    first = projection if isinstance(projection, nn.Linear) else cast(FFN, projection)[0]
-    assert isinstance(norm, nn.LayerNorm)
-    assert isinstance(first, nn.Linear)
-    unit = nn.functional.layer_norm(h, norm.normalized_shape, eps=norm.eps)
-    bias = first.bias + first.weight @ norm.bias
-    output = nn.functional.linear(unit, first.weight * norm.weight, bias)
-    return output if first is projection else cast(FFN, projection)[1:](output)
 
 
 def _multiplied(

@@ -45,20 +45,6 @@ def product(a, b, precision: tl.constexpr):
 
 
 @triton.jit
-def turned(weight, rows: tl.constexpr, width: tl.constexpr):
-    """Load the weight of a linear layer, [out in], as the [in out] that follows its input."""
-    inner, outer = tl.arange(0, width), tl.arange(0, rows)
-    return tl.load(weight + inner[:, None] + outer[None, :] * width)
-
-
-@triton.jit
-def plain(weight, rows: tl.constexpr, width: tl.constexpr):
-    """Load the weight of a linear layer as it is: its gradient goes back through it."""
-    outer, inner = tl.arange(0, rows), tl.arange(0, width)
-    return tl.load(weight + outer[:, None] * width + inner[None, :])
-
-
-@triton.jit
 def of_one_head(row, column, share: tl.constexpr, rows: tl.constexpr, width: tl.constexpr):
     """Say which of the rows and columns of a matrix [rows width] meet; heads have `share` rows."""
     return row // share == column // (width * share // rows)
@@ -73,24 +59,35 @@ def whole(compact, share: tl.constexpr, rows: tl.constexpr, width: tl.constexpr)
 
 
 @triton.jit
-def whole_turned(compact, share: tl.constexpr, rows: tl.constexpr, width: tl.constexpr):
-    """Load the transpose of such a matrix."""
-    row, column = tl.arange(0, rows)[None, :], tl.arange(0, width)[:, None]
-    own = of_one_head(row, column, share, rows, width)
-    return tl.load(compact + row % share * width + column, mask=own, other=0.0)
+def load_at(place, inside):
+    """Load what lies at places, all of which there are if `inside` is None."""
+    if inside is None:
+        return tl.load(place)
+    else:
+        return tl.load(place, mask=inside, other=0.0)
 
 
 @triton.jit
-def table(parts, share: tl.constexpr, rows: tl.constexpr, width: tl.constexpr, form: tl.constexpr):
-    """Load a matrix [rows width] by the name of one of the functions above."""
-    if form == "whole":
-        return whole(parts, share, rows, width)
-    elif form == "whole_turned":
-        return whole_turned(parts, share, rows, width)
-    elif form == "plain":
-        return plain(parts, rows, width)
+def product_at(a, parts, apart, at, inside, precision: tl.constexpr):
+    """Return the product with a matrix at some places of a sum of bfloat16 ones, so far apart."""
+    b_1 = load_at(parts + at, inside)
+    if precision == "bf16":
+        return tl.dot(a.to(tl.bfloat16), b_1)
     else:
-        return turned(parts, rows, width)
+        b_2 = load_at(parts + apart + at, inside)
+        a_1, a = cut(a)
+        if precision == "bf16x3":
+            return tl.dot(a_1, b_1, tl.dot(a_1, b_2, tl.dot(a.to(tl.bfloat16), b_1)))
+        else:
+            b_3 = load_at(parts + 2 * apart + at, inside)
+            if precision == "ieee":
+                b = b_1.to(tl.float32) + (b_2.to(tl.float32) + b_3.to(tl.float32))
+                return product(a_1.to(tl.float32) + a, b, precision)
+            else:
+                a_2, a = cut(a)
+                small = tl.dot(a_2, b_2, tl.dot(a.to(tl.bfloat16), b_1))
+                small = tl.dot(a_1, b_3, small)
+                return tl.dot(a_1, b_1, tl.dot(a_1, b_2, tl.dot(a_2, b_1, small)))
 
 
 @triton.jit
@@ -104,25 +101,21 @@ def product_with(
     form: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """Return the product with a matrix stored as a sum of bfloat16 ones, so far apart."""
-    b_1 = table(parts, share, rows, width, form)
-    if precision == "bf16":
-        return tl.dot(a.to(tl.bfloat16), b_1)
+    """Return the product with a matrix [rows width] stored as a sum of bfloat16 ones.
+
+    Its form is "plain" or "turned": then the matrix is [out in], as that of a linear layer, and a
+    is what comes before it, [in]; or "whole", if it couples what is of one head and is stored as
+    [share width], or "whole_turned".
+    """
+    if form == "plain" or form == "whole":
+        row, column = tl.arange(0, rows)[:, None], tl.arange(0, width)[None, :]
     else:
-        b_2 = table(parts + apart, share, rows, width, form)
-        a_1, a = cut(a)
-        if precision == "bf16x3":
-            return tl.dot(a_1, b_1, tl.dot(a_1, b_2, tl.dot(a.to(tl.bfloat16), b_1)))
-        else:
-            b_3 = table(parts + 2 * apart, share, rows, width, form)
-            if precision == "ieee":
-                b = b_1.to(tl.float32) + (b_2.to(tl.float32) + b_3.to(tl.float32))
-                return product(a_1.to(tl.float32) + a, b, precision)
-            else:
-                a_2, a = cut(a)
-                small = tl.dot(a_2, b_2, tl.dot(a.to(tl.bfloat16), b_1))
-                small = tl.dot(a_1, b_3, small)
-                return tl.dot(a_1, b_1, tl.dot(a_1, b_2, tl.dot(a_2, b_1, small)))
+        row, column = tl.arange(0, rows)[None, :], tl.arange(0, width)[:, None]
+    if form == "plain" or form == "turned":
+        return product_at(a, parts, apart, row * width + column, None, precision)
+    else:
+        own = of_one_head(row, column, share, rows, width)
+        return product_at(a, parts, apart, row % share * width + column, own, precision)
 
 
 @triton.jit

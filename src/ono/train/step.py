@@ -26,6 +26,7 @@ from ono.evaluate.metrics import channel_errors, gradient_relative_l2, relative_
 from ono.evaluate.operator import Operator
 from ono.nn.moments import Moments, commit
 from ono.nn.recompute import recompute_blocks
+from ono.train.adamw import FlatAdamW
 from ono.train.batch_norms import keep_where, running_statistics
 from ono.train.flat_parameters import FlatParameters
 from ono.train.kernels import choose_kernels
@@ -107,7 +108,7 @@ class Step:
         self.rate = torch.tensor(recipe.optimiser.learning_rate, device=device)
         trained = [part.requires_grad for part in operator.parameters()]  # others stay as they are
         self.flat = FlatParameters(compress(operator.parameters(), trained))
-        self.optimiser = torch.optim.AdamW(
+        self.optimiser = FlatAdamW(
             [self.flat.whole],
             lr=self.rate,
             weight_decay=recipe.optimiser.weight_decay,
@@ -146,7 +147,7 @@ class Step:
         self.remember_norms()
         losses = self._backward(batch)
         applied = self._judge(losses)
-        self.optimiser.step()
+        self.optimiser.update()
         try:
             self._follow(losses, applied)
         except torch.OutOfMemoryError as error:  # too late to try the same batch in parts
@@ -194,10 +195,9 @@ class Step:
         norm, longest = torch.linalg.vector_norm(self.flat.gather()), self.recipe.optimiser.clip
         size = losses.mean() + norm
         applied: Tensor = size - size == 0  # neither is true of NaN and infinity
-        told: Any = self.optimiser
-        told.found_inf = (~applied).float()
+        self.optimiser.found_inf = (~applied).float()
         if longest is not None:
-            told.grad_scale = norm.clamp_min(longest) / longest
+            self.optimiser.grad_scale = norm.clamp_min(longest) / longest
         return applied
 
     def _backward(self, batch: Batch) -> Float[Tensor, " batch"]:

@@ -1,0 +1,191 @@
+"""The ends of the operator: the networks that lift its inputs to channels, and its linear head.
+
+Lifting goes through twice as many channels as come out of it, some of them at a time. Its inputs
+are data and need no gradient, so its way back is sums over points alone: a program keeps those of
+some channels and goes through many tiles. The head is a norm and so few products that they need no
+tensor cores.
+"""
+
+import triton
+import triton.language as tl
+
+from ono.nn.fused_triton import gelu, norm_backward, normalised, places, product, product_at
+
+
+@triton.jit
+def some_hidden(x, w_1, b_1, channel, apart, padded: tl.constexpr, precision: tl.constexpr):
+    """Return some of the hidden channels of a tile before their GELU."""
+    at = channel[None, :] * padded + tl.arange(0, padded)[:, None]
+    hidden = product_at(x, w_1, apart, at, None, precision)
+    return hidden + tl.load(b_1 + channel)[None, :]
+
+
+@triton.jit
+def load_inputs(x, row, rows, inputs: tl.constexpr, padded: tl.constexpr):
+    """Load the inputs of points, with zeros behind the last."""
+    feature = tl.arange(0, padded)[None, :]
+    inside = (row < rows)[:, None] & (feature < inputs)
+    return tl.load(x + row.to(tl.int64)[:, None] * inputs + feature, mask=inside, other=0.0)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def lift(
+    x,
+    w_1,
+    b_1,
+    w_2,
+    b_2,
+    apart,
+    out,
+    rows,
+    inputs: tl.constexpr,
+    padded: tl.constexpr,
+    some: tl.constexpr,
+    tile: tl.constexpr,
+    width: tl.constexpr,
+    precision: tl.constexpr,
+):
+    """Lift one tile of points."""
+    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
+    known = load_inputs(x, row, rows, inputs, padded)
+    total = tl.zeros((tile, width), tl.float32) + tl.load(b_2 + column)[None, :]
+    for block in range(2 * width // some):
+        channel = block * some + tl.arange(0, some)
+        hidden = some_hidden(known, w_1, b_1, channel, apart, padded, precision)
+        active, _ = gelu(hidden)
+        at = channel[:, None] + column[None, :] * (2 * width)
+        total += product_at(active, w_2, apart, at, None, precision)
+    at, inside = places(tl.cast(0, tl.int64), row, rows, width)
+    tl.store(out + at, total, mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows", "steps"])
+def lift_backward(
+    d_out,
+    x,
+    w_1,
+    b_1,
+    w_2,
+    apart,
+    sums,
+    rows,
+    steps,
+    inputs: tl.constexpr,
+    padded: tl.constexpr,
+    some: tl.constexpr,
+    tile: tl.constexpr,
+    width: tl.constexpr,
+    precision: tl.constexpr,
+    wide: tl.constexpr,
+):
+    """Sum the gradients of some hidden channels of a network over some tiles.
+
+    They lie in `sums` as its parameters follow each other: w_1, b_1, w_2, b_2.
+    """
+    part, block = tl.program_id(0), tl.program_id(1)
+    feature, column = tl.arange(0, padded), tl.arange(0, width)
+    channel = block * some + tl.arange(0, some)
+    d_w_1, d_b_1 = tl.zeros((some, padded), tl.float32), tl.zeros((some,), tl.float32)
+    d_w_2, d_b_2 = tl.zeros((some, width), tl.float32), tl.zeros((width,), tl.float32)
+    at_w_2 = column[:, None] * (2 * width) + channel[None, :]
+    for step in range(steps):
+        row = (part * steps + step) * tile + tl.arange(0, tile)
+        known = load_inputs(x, row, rows, inputs, padded)
+        hidden = some_hidden(known, w_1, b_1, channel, apart, padded, wide)
+        active, slope = gelu(hidden)
+        at, inside = places(tl.cast(0, tl.int64), row, rows, width)
+        gradient = tl.load(d_out + at, mask=inside, other=0.0)
+        d_w_2 += product(tl.trans(active), gradient, precision)
+        d_b_2 += tl.sum(gradient, 0)
+        d_hidden = product_at(gradient, w_2, apart, at_w_2, None, precision) * slope
+        d_w_1 += product(tl.trans(d_hidden), known, precision)
+        d_b_1 += tl.sum(d_hidden, 0)
+    sums += part * (2 * width * (inputs + 1) + width * (2 * width + 1))
+    there = (channel >= 0)[:, None] & (feature < inputs)[None, :]
+    tl.store(sums + channel[:, None] * inputs + feature[None, :], d_w_1, mask=there)
+    sums += 2 * width * inputs
+    tl.store(sums + channel, d_b_1)
+    sums += 2 * width
+    tl.store(sums + column[None, :] * (2 * width) + channel[:, None], d_w_2)
+    if block == 0:
+        tl.store(sums + 2 * width * width + column, d_b_2)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def head(
+    h,
+    gamma,
+    beta,
+    weight,
+    bias,
+    out,
+    rows,
+    outputs: tl.constexpr,
+    tile: tl.constexpr,
+    width: tl.constexpr,
+):
+    """Normalise and project one tile of points."""
+    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
+    at, inside = places(tl.cast(0, tl.int64), row, rows, width)
+    unit, _ = normalised(tl.load(h + at, mask=inside, other=0.0), width)
+    told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
+    for output in tl.static_range(outputs):
+        value = tl.sum(told * tl.load(weight + output * width + column)[None, :], 1)
+        value += tl.load(bias + output)
+        tl.store(out + row.to(tl.int64) * outputs + output, value, mask=row < rows)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def head_backward(
+    d_out,
+    h,
+    gamma,
+    weight,
+    d_h,
+    sums,
+    rows,
+    outputs: tl.constexpr,
+    tile: tl.constexpr,
+    width: tl.constexpr,
+):
+    """Go back to one tile of h; sums receives those of d out times LN(h), then those of d out."""
+    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
+    at, inside = places(tl.cast(0, tl.int64), row, rows, width)
+    unit, factor = normalised(tl.load(h + at, mask=inside, other=0.0), width)
+    d_told = tl.zeros((tile, width), tl.float32)
+    sums += tl.program_id(0) * outputs * (width + 1)
+    for output in tl.static_range(outputs):
+        place = d_out + row.to(tl.int64) * outputs + output
+        given = tl.load(place, mask=row < rows, other=0.0)
+        d_told += given[:, None] * tl.load(weight + output * width + column)[None, :]
+        tl.store(sums + output * width + column, tl.sum(given[:, None] * unit, 0))
+        tl.store(sums + outputs * width + output, tl.sum(given, 0))
+    d_x = norm_backward(d_told * tl.load(gamma + column)[None, :], unit, factor, width)
+    tl.store(d_h + at, d_x, mask=inside)
+
+
+@triton.jit
+def head_gradients(
+    sums,
+    gamma,
+    beta,
+    weight,
+    d_gamma,
+    d_beta,
+    d_weight,
+    outputs: tl.constexpr,
+    width: tl.constexpr,
+):
+    """Turn the sums of `head_backward` into the gradients of the norm and the weight."""
+    column = tl.arange(0, width)
+    scale, shift = tl.load(gamma + column), tl.load(beta + column)
+    of_scale, of_shift = tl.zeros((width,), tl.float32), tl.zeros((width,), tl.float32)
+    for output in tl.static_range(outputs):
+        along = tl.load(sums + output * width + column)
+        total = tl.load(sums + outputs * width + output)
+        row = tl.load(weight + output * width + column)
+        of_scale += row * along
+        of_shift += row * total
+        tl.store(d_weight + output * width + column, scale * along + shift * total)
+    tl.store(d_gamma + column, of_scale)
+    tl.store(d_beta + column, of_shift)

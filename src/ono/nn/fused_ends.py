@@ -1,0 +1,173 @@
+"""Lifting of inputs and the linear head as a few GPU kernels there and back."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from ono.nn.fused_launch import CHAIN, add_up_all, operands, wide
+from ono.nn.lanes import lanes
+from ono.nn.mlp import Lift
+
+MOST_OUTPUTS = 8
+"""Channels of a solution up to which the head is fused."""
+_MOST_INPUTS = 64
+# Hidden channels that a program holds. With two networks of 256 there are two programs for each
+# multiprocessor of an H200.
+_SOME = 64
+_PARTS = 33
+_POINTS = {"tile": 32, "num_warps": 4}
+
+
+class Lifting(NamedTuple):
+    """How inputs are lifted: in which precision, and whether both networks at the same time."""
+
+    precision: str
+    streams: bool
+
+
+def can_lift(inputs: Tensor) -> bool:
+    """Say whether the kernels cover these inputs: not too many, and data rather than results."""
+    return inputs.shape[-1] <= _MOST_INPUTS and not inputs.requires_grad
+
+
+def lifted(
+    networks: list[Lift], inputs: Float[Tensor, "batch points inputs"], how: Lifting
+) -> tuple[Float[Tensor, "batch points width"], ...]:
+    """Return what each network makes of the same inputs, through twice as many channels."""
+    parameters = [p for network in networks for layer in network.layers() for p in layer]
+    found: tuple[Tensor, ...] = _Lifts.apply(inputs.contiguous(), how, *parameters)  # type: ignore[no-untyped-call]
+    return found
+
+
+def projected(
+    norm: nn.LayerNorm, layer: nn.Linear, h: Float[Tensor, "*points width"]
+) -> Float[Tensor, "*points out"]:
+    """Return the layer's output of the normalised h."""
+    found: Tensor = _Head.apply(h, norm.weight, norm.bias, layer.weight, layer.bias)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Lifts(torch.autograd.Function):
+    """Networks that lift the same inputs, each with a weight and a bias in two layers."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, how: Lifting, *parameters: Tensor) -> Any:
+        """Lift the inputs with each network."""
+        from ono.nn import ends_triton as kernels
+
+        networks = [parameters[start : start + 4] for start in range(0, len(parameters), 4)]
+        rows, width = inputs[..., 0].numel(), len(networks[0][2])
+        size = _size(inputs, width, how)
+        zeros = (0, size["padded"] - size["inputs"])
+        weights = [w for w_1, _, w_2, _ in networks for w in (nn.functional.pad(w_1, zeros), w_2)]
+        multiplied = operands(weights, wide(how.precision))
+        found = []
+        with lanes(len(networks), inputs.device, beside=how.streams) as used:
+            for number, (_, b_1, _, b_2) in enumerate(networks):
+                w_1, w_2 = multiplied[2 * number : 2 * number + 2]
+                out = inputs.new_empty(*inputs.shape[:-1], width)
+                used[number].behind(used[0])
+                with used[number].open():
+                    kernels.lift[-(-rows // CHAIN["tile"]),](
+                        inputs, w_1, b_1, w_2, b_2, w_1.stride(0), out, rows, **CHAIN, **size
+                    )
+                found.append(out)
+        ctx.save_for_backward(inputs, *parameters, *multiplied)
+        ctx.how = how
+        return tuple(found)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of all parameters."""
+        from ono.nn import ends_triton as kernels
+
+        inputs, *kept = ctx.saved_tensors
+        count = len(gradients)
+        networks = [kept[start : start + 4] for start in range(0, 4 * count, 4)]
+        multiplied = kept[4 * count :]
+        rows, width = inputs[..., 0].numel(), len(networks[0][2])
+        precision = ctx.how.precision
+        size = _POINTS | {"num_warps": 4 if precision == "bf16" else 8}
+        size |= _size(inputs, width, ctx.how) | {"precision": precision, "wide": wide(precision)}
+        blocks = -(-rows // _POINTS["tile"])
+        steps = -(-blocks // min(_PARTS, blocks))
+        parts = -(-blocks // steps)
+        given: list[Tensor] = []
+        held = []
+        with lanes(count, inputs.device, beside=ctx.how.streams) as used:
+            for number, (network, d_out) in enumerate(zip(networks, gradients, strict=True)):
+                w_1, w_2 = multiplied[2 * number : 2 * number + 2]
+                sizes = [parameter.numel() for parameter in network]
+                d_out = d_out.contiguous()
+                sums = inputs.new_empty(parts, sum(sizes))
+                used[number].behind(used[0])
+                with used[number].open():
+                    kernels.lift_backward[parts, 2 * width // _SOME](
+                        d_out, inputs, w_1, network[1], w_2, w_1.stride(0), sums, rows, steps,
+                        **size,
+                    )  # fmt: skip
+                    (total,) = add_up_all(sums)
+                held.append((d_out, sums))  # until all lanes have come together
+                pieces = zip(total.split(sizes), network, strict=True)
+                given += [piece.view(parameter.shape) for piece, parameter in pieces]
+        return None, None, *given
+
+
+class _Head(torch.autograd.Function):
+    """A norm and a linear layer behind it."""
+
+    @staticmethod
+    def forward(ctx: Any, h: Tensor, *parameters: Tensor) -> Tensor:
+        """Normalise and project."""
+        from ono.nn import ends_triton as kernels
+
+        gamma, beta, weight, bias = parameters
+        h = h.contiguous()
+        outputs, width = weight.shape
+        out = h.new_empty(*h.shape[:-1], outputs)
+        rows = h[..., 0].numel()
+        kernels.head[-(-rows // _POINTS["tile"]),](
+            h, gamma, beta, weight, bias, out, rows, **_POINTS, outputs=outputs, width=width
+        )
+        ctx.save_for_backward(h, *parameters)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradients of h and of all parameters."""
+        from ono.nn import ends_triton as kernels
+
+        h, gamma, beta, weight, _ = ctx.saved_tensors
+        outputs, width = weight.shape
+        rows = h[..., 0].numel()
+        tiles = -(-rows // _POINTS["tile"])
+        d_h, parts = torch.empty_like(h), h.new_empty(tiles, outputs * (width + 1))
+        sizes = {"outputs": outputs, "width": width}
+        kernels.head_backward[tiles,](
+            gradients[0].contiguous(), h, gamma, weight, d_h, parts, rows, **_POINTS, **sizes
+        )
+        (sums,) = add_up_all(parts)
+        d_gamma, d_beta, d_weight = (torch.empty_like(part) for part in (gamma, beta, weight))
+        kernels.head_gradients[1,](
+            sums, gamma, beta, weight, d_gamma, d_beta, d_weight, **sizes, num_warps=1
+        )
+        return d_h, d_gamma, d_beta, d_weight, sums[outputs * width :]
+
+
+def _size(inputs: Tensor, width: int, how: Lifting) -> dict[str, Any]:
+    count = inputs.shape[-1]
+    padded = max(16, 1 << (count - 1).bit_length())
+    return {
+        "inputs": count,
+        "padded": padded,
+        "some": _SOME,
+        "width": width,
+        "precision": wide(how.precision),
+    }

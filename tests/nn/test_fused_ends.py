@@ -1,0 +1,77 @@
+"""Fused lifting and head against the modules that define them; run with -m gpu."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ono.nn.fused_ends import Lifting, can_lift, lifted, projected
+from ono.nn.fused_launch import available
+from ono.nn.mlp import Lift
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not available(), reason="needs a CUDA device and Triton"),
+]
+
+
+def distance(ours: Tensor, theirs: Tensor) -> float:
+    assert ours.shape == theirs.shape
+    return float((ours.double() - theirs).norm() / theirs.norm())
+
+
+@pytest.mark.parametrize(("width", "inputs"), [(128, 19), (64, 3), (128, 40)])
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("bf16x6", 1e-6), ("bf16x3", 1e-4), ("bf16", 1e-2)]
+)
+@pytest.mark.parametrize("streams", [True, False])
+def test_lifting_is_two_networks(
+    width: int, inputs: int, precision: str, tolerance: float, streams: bool
+) -> None:
+    torch.manual_seed(0)
+    networks = [Lift(inputs, 2 * width, width).cuda() for _ in range(2)]
+    x = torch.randn(3, 701, inputs, device="cuda")
+    found = lifted(networks, x, Lifting(precision, streams))
+    exact = [Lift(inputs, 2 * width, width).cuda().double() for _ in range(2)]
+    for twin, network in zip(exact, networks, strict=True):
+        twin.load_state_dict(network.state_dict())
+    expected = [twin(x.double()) for twin in exact]
+    given = [torch.randn_like(out) for out in found]
+    ours = torch.autograd.grad(found, [p for n in networks for p in n.parameters()], given)
+    theirs = torch.autograd.grad(
+        expected, [p for n in exact for p in n.parameters()], [g.double() for g in given]
+    )
+    # What is lifted keeps the digits of TF32 in every precision.
+    for a, b in zip(found, expected, strict=True):
+        assert distance(a, b) < min(tolerance, 1e-4)
+    for a, b in zip(ours, theirs, strict=True):
+        assert distance(a, b) < tolerance
+
+
+def test_inputs_that_were_computed_are_not_lifted_here() -> None:
+    assert can_lift(torch.ones(1, 2, 64))
+    assert not can_lift(torch.ones(1, 2, 65))
+    assert not can_lift(torch.ones(1, 2, 3, requires_grad=True))
+
+
+@pytest.mark.parametrize("outputs", [1, 4])
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("points", [5, 20_011])
+def test_the_head_is_a_norm_and_a_layer(outputs: int, width: int, points: int) -> None:
+    torch.manual_seed(0)
+    norm, layer = nn.LayerNorm(width).cuda(), nn.Linear(width, outputs).cuda()
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    h = torch.randn(2, points, width, device="cuda", requires_grad=True)
+    found = projected(norm, layer, h)
+    given = torch.randn_like(found)
+    inputs = [h, norm.weight, norm.bias, layer.weight, layer.bias]
+    ours = torch.autograd.grad(found, inputs, given)
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    unit = nn.functional.layer_norm(exact[0], (width,), exact[1], exact[2])
+    expected = nn.functional.linear(unit, exact[3], exact[4])
+    theirs = torch.autograd.grad(expected, exact, given.double())
+    assert distance(found, expected) < 1e-6
+    for a, b in zip(ours, theirs, strict=True):
+        assert distance(a, b) < 1e-5
