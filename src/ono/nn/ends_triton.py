@@ -1,9 +1,9 @@
 """The ends of the operator: the networks that lift its inputs to channels, and its linear head.
 
 Lifting goes through twice as many channels as come out of it, some of them at a time. Its inputs
-are data and need no gradient, so its way back is sums over points alone: a program keeps those of
-some channels and goes through many tiles. The head is a norm and so few products that they need no
-tensor cores.
+are data and need no gradient, so its way back ends in sums over points: a program keeps those of
+some channels and goes through several tiles. The head is a norm and so few products that they need
+no tensor cores.
 """
 
 import triton
@@ -22,10 +22,11 @@ def some_hidden(x, w_1, b_1, channel, apart, padded: tl.constexpr, precision: tl
 
 @triton.jit
 def load_inputs(x, row, rows, inputs: tl.constexpr, padded: tl.constexpr):
-    """Load the inputs of points, with zeros behind the last."""
+    """Load the inputs of points, with a one behind the last and then zeros."""
     feature = tl.arange(0, padded)[None, :]
     inside = (row < rows)[:, None] & (feature < inputs)
-    return tl.load(x + row.to(tl.int64)[:, None] * inputs + feature, mask=inside, other=0.0)
+    known = tl.load(x + row.to(tl.int64)[:, None] * inputs + feature, mask=inside, other=0.0)
+    return tl.where(feature == inputs, 1.0, known)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -68,6 +69,8 @@ def lift_backward(
     w_2,
     apart,
     sums,
+    left,
+    right,
     rows,
     steps,
     inputs: tl.constexpr,
@@ -78,37 +81,39 @@ def lift_backward(
     precision: tl.constexpr,
     wide: tl.constexpr,
 ):
-    """Sum the gradients of some hidden channels of a network over some tiles.
+    """Go back through some hidden channels of a network at some tiles.
 
-    They lie in `sums` as its parameters follow each other: w_1, b_1, w_2, b_2.
+    sums receives the gradients of w_1 and b_1 and, below, that of b_2. That of w_2 is left to
+    `weight_gradients`: left receives what met it, in two halves, and right d out.
     """
     part, block = tl.program_id(0), tl.program_id(1)
-    feature, column = tl.arange(0, padded), tl.arange(0, width)
+    feature, column = tl.arange(0, padded)[None, :], tl.arange(0, width)
     channel = block * some + tl.arange(0, some)
-    d_w_1, d_b_1 = tl.zeros((some, padded), tl.float32), tl.zeros((some,), tl.float32)
-    d_w_2, d_b_2 = tl.zeros((some, width), tl.float32), tl.zeros((width,), tl.float32)
+    plane = tl.cast(rows, tl.int64) * width
+    kind = left.dtype.element_ty
+    left += (block * some // width) * plane
+    d_w_1, d_b_2 = tl.zeros((some, padded), tl.float32), tl.zeros((width,), tl.float32)
     at_w_2 = column[:, None] * (2 * width) + channel[None, :]
     for step in range(steps):
         row = (part * steps + step) * tile + tl.arange(0, tile)
         known = load_inputs(x, row, rows, inputs, padded)
         hidden = some_hidden(known, w_1, b_1, channel, apart, padded, wide)
         active, slope = gelu(hidden)
+        at = row.to(tl.int64)[:, None] * width + (channel % width)[None, :]
+        tl.store(left + at, active.to(kind), mask=(row < rows)[:, None] & (channel >= 0)[None, :])
         at, inside = places(tl.cast(0, tl.int64), row, rows, width)
         gradient = tl.load(d_out + at, mask=inside, other=0.0)
-        d_w_2 += product(tl.trans(active), gradient, precision)
-        d_b_2 += tl.sum(gradient, 0)
+        if block == 0:
+            tl.store(right + at, gradient.to(kind), mask=inside)
+            d_b_2 += tl.sum(gradient, 0)
         d_hidden = product_at(gradient, w_2, apart, at_w_2, None, precision) * slope
         d_w_1 += product(tl.trans(d_hidden), known, precision)
-        d_b_1 += tl.sum(d_hidden, 0)
-    sums += part * (2 * width * (inputs + 1) + width * (2 * width + 1))
-    there = (channel >= 0)[:, None] & (feature < inputs)[None, :]
-    tl.store(sums + channel[:, None] * inputs + feature[None, :], d_w_1, mask=there)
-    sums += 2 * width * inputs
-    tl.store(sums + channel, d_b_1)
-    sums += 2 * width
-    tl.store(sums + column[None, :] * (2 * width) + channel[:, None], d_w_2)
+    sums += part * (2 * width * (inputs + 1) + width)
+    place = tl.where(feature < inputs, channel[:, None] * inputs + feature, 2 * width * inputs)
+    place += tl.where(feature < inputs, 0, channel[:, None])
+    tl.store(sums + place, d_w_1, mask=(channel >= 0)[:, None] & (feature <= inputs))
     if block == 0:
-        tl.store(sums + 2 * width * width + column, d_b_2)
+        tl.store(sums + 2 * width * (inputs + 1) + column, d_b_2)
 
 
 @triton.jit(do_not_specialize=["rows"])

@@ -9,17 +9,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ono.nn.fused_launch import CHAIN, add_up_all, operands, wide
+from ono.nn.fused_launch import CHAIN, Owed, operands, stored, wide
 from ono.nn.lanes import lanes
 from ono.nn.mlp import Lift
 
 MOST_OUTPUTS = 8
 """Channels of a solution up to which the head is fused."""
-_MOST_INPUTS = 64
-# Hidden channels that a program holds. With two networks of 256 there are two programs for each
-# multiprocessor of an H200.
+_MOST_INPUTS = 63
 _SOME = 64
-_PARTS = 33
+"""Hidden channels that a program holds."""
+_PARTS = 66
 _POINTS = {"tile": 32, "num_warps": 4}
 
 
@@ -93,29 +92,32 @@ class _Lifts(torch.autograd.Function):
         multiplied = kept[4 * count :]
         rows, width = inputs[..., 0].numel(), len(networks[0][2])
         precision = ctx.how.precision
-        size = _POINTS | {"num_warps": 4 if precision == "bf16" else 8}
-        size |= _size(inputs, width, ctx.how) | {"precision": precision, "wide": wide(precision)}
-        blocks = -(-rows // _POINTS["tile"])
-        steps = -(-blocks // min(_PARTS, blocks))
-        parts = -(-blocks // steps)
+        size = CHAIN | _size(inputs, width, ctx.how)
+        size |= {"precision": precision, "wide": wide(precision)}
+        steps = -(-rows // (CHAIN["tile"] * _PARTS))
+        parts = -(-rows // (CHAIN["tile"] * steps))
         given: list[Tensor] = []
         held = []
         with lanes(count, inputs.device, beside=ctx.how.streams) as used:
             for number, (network, d_out) in enumerate(zip(networks, gradients, strict=True)):
                 w_1, w_2 = multiplied[2 * number : 2 * number + 2]
-                sizes = [parameter.numel() for parameter in network]
+                sizes = [network[0].numel(), 2 * width, width]
                 d_out = d_out.contiguous()
                 sums = inputs.new_empty(parts, sum(sizes))
+                left = inputs.new_empty(2, rows, width, dtype=stored(precision))
+                right = inputs.new_empty(1, rows, width, dtype=stored(precision))
                 used[number].behind(used[0])
                 with used[number].open():
                     kernels.lift_backward[parts, 2 * width // _SOME](
-                        d_out, inputs, w_1, network[1], w_2, w_1.stride(0), sums, rows, steps,
-                        **size,
+                        d_out, inputs, w_1, network[1], w_2, w_1.stride(0), sums, left, right,
+                        rows, steps, **size,
                     )  # fmt: skip
-                    (total,) = add_up_all(sums)
-                held.append((d_out, sums))  # until all lanes have come together
-                pieces = zip(total.split(sizes), network, strict=True)
-                given += [piece.view(parameter.shape) for piece, parameter in pieces]
+                    owed = Owed(left, right, 1, (sums,))
+                    products, total = owed.settled(precision)
+                held.append((d_out, owed))  # until all lanes have come together
+                d_w_1, d_b_1, d_b_2 = total.split(sizes)
+                d_w_2 = products[: 2 * width].mT
+                given += [d_w_1.view_as(network[0]), d_b_1, d_w_2, d_b_2]
         return None, None, *given
 
 
@@ -153,7 +155,7 @@ class _Head(torch.autograd.Function):
         kernels.head_backward[tiles,](
             gradients[0].contiguous(), h, gamma, weight, d_h, parts, rows, **_POINTS, **sizes
         )
-        (sums,) = add_up_all(parts)
+        sums = parts.sum(0)
         d_gamma, d_beta, d_weight = (torch.empty_like(part) for part in (gamma, beta, weight))
         kernels.head_gradients[1,](
             sums, gamma, beta, weight, d_gamma, d_beta, d_weight, **sizes, num_warps=1
@@ -163,7 +165,7 @@ class _Head(torch.autograd.Function):
 
 def _size(inputs: Tensor, width: int, how: Lifting) -> dict[str, Any]:
     count = inputs.shape[-1]
-    padded = max(16, 1 << (count - 1).bit_length())
+    padded = max(16, 1 << count.bit_length())  # one more: for a one
     return {
         "inputs": count,
         "padded": padded,

@@ -169,18 +169,23 @@ class Owed(NamedTuple):
         return out
 
 
-def add_up_all(*arrays: Tensor) -> list[Tensor]:
-    """Return the sums of up to four arrays over their first axis, in one go."""
+def add_up_all(few: Tensor, *many: Tensor) -> list[Tensor]:
+    """Return the sums over their first axis of an array with few rows and up to three with many."""
     from ono.nn.fused_triton import add_up
 
     # One program adds all rows of its columns: very many are for torch, which shares them out.
-    few = [array.sum(0, keepdim=True) if len(array) > _MOST_ROWS else array for array in arrays]
-    sums = [torch.empty_like(array[0]) for array in few]
+    arrays = [
+        few,
+        *(array.sum(0, keepdim=True) if len(array) > _MOST_ROWS else array for array in many),
+    ]
+    sums = [torch.empty_like(array[0]) for array in arrays]
     told: list[Any] = []
-    for array, total in zip(few, sums, strict=True):
+    for array, total in zip(arrays, sums, strict=True):
         told += [array, total, len(array), total.numel()]
-    told += [few[0], sums[0], 0, 0] * (4 - len(few))
-    width = 64
-    blocks = sum(-(-total.numel() // width) for total in sums)
-    add_up[blocks,](*told, at_once=64, width=width, num_warps=4)
+    told += [few, sums[0], 0, 0] * (4 - len(arrays))
+    rows, width, more_rows, less_width = 32, 128, 256, 16
+    blocks = -(-sums[0].numel() // width) + sum(-(-t.numel() // less_width) for t in sums[1:])
+    add_up[blocks,](
+        *told, rows=rows, width=width, more_rows=more_rows, less_width=less_width, num_warps=4
+    )
     return sums

@@ -346,19 +346,24 @@ def add_up(
     out_4,
     count_4,
     size_4,
-    at_once: tl.constexpr,
+    rows: tl.constexpr,
     width: tl.constexpr,
+    more_rows: tl.constexpr,
+    less_width: tl.constexpr,
 ):
-    """Add up the rows of four arrays [count size], always in the same order."""
+    """Add up the rows of four arrays [count size], always in the same order.
+
+    A program takes so many rows of so many columns at once, of the first array fewer rows.
+    """
     block = tl.program_id(0)
     blocks_1 = tl.cdiv(size_1, width)
-    blocks_2 = blocks_1 + tl.cdiv(size_2, width)
-    blocks_3 = blocks_2 + tl.cdiv(size_3, width)
+    blocks_2 = blocks_1 + tl.cdiv(size_2, less_width)
+    blocks_3 = blocks_2 + tl.cdiv(size_3, less_width)
     if block < blocks_1:
-        _add_up_some(parts_1, out_1, count_1, size_1, block, at_once, width)
+        _add_up_some(parts_1, out_1, count_1, size_1, block, rows, width)
     elif block < blocks_2:
-        _add_up_some(parts_2, out_2, count_2, size_2, block - blocks_1, at_once, width)
+        _add_up_some(parts_2, out_2, count_2, size_2, block - blocks_1, more_rows, less_width)
     elif block < blocks_3:
-        _add_up_some(parts_3, out_3, count_3, size_3, block - blocks_2, at_once, width)
+        _add_up_some(parts_3, out_3, count_3, size_3, block - blocks_2, more_rows, less_width)
     else:
-        _add_up_some(parts_4, out_4, count_4, size_4, block - blocks_3, at_once, width)
+        _add_up_some(parts_4, out_4, count_4, size_4, block - blocks_3, more_rows, less_width)

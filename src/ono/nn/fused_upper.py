@@ -92,7 +92,7 @@ def upper_forward(
     latent = h.new_empty(3, samples, share, width, dtype=torch.bfloat16)
     kernels.upper_latent[width // share, samples](
         moments, w_v, kernel, moment, latent, cut.parts, times, _stride(kernel),
-        at_once=8, **heads, num_warps=8,
+        at_once=8, **heads,
     )  # fmt: skip
     middle, after = torch.empty_like(h), torch.empty_like(h)
     kernels.upper_out[cut.tiles, samples](
