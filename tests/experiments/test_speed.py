@@ -115,7 +115,7 @@ def test_a_comparison_says_how_far_from_the_floor_and_from_the_paper() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_compiled_convolutions_have_all_their_memory(tmp_path: Path) -> None:
     """On 94 x 94 nodes torch 2.11 would pad a gradient and read behind its end."""
-    data = stand_in("darcy", tmp_path / "data", samples=24)
+    data = stand_in("darcy", tmp_path / "data", samples=32)
     losses = []
     for compiled in ("true", "false"):
         recipe = recipe_on("darcy/u-fno", data.path, [f"train.compile={compiled}"])

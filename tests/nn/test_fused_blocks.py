@@ -98,7 +98,7 @@ def test_lower_block_is_the_nn_block(kind: str, sets: int) -> None:
     setting = Setting(space.weights, SHARE, "bf16x6")
     with torch.no_grad():
         multiplied = operands(lower_weights(block, w_q), "bf16x6")
-        kept, _ = lower_forward(g, parameters, multiplied, setting)
+        kept = lower_forward(g, parameters, multiplied, setting)
         grams = grams_of(kept.features, setting)
         compact = d_gram.transpose(1, 2).flatten(2).contiguous()
         d_g, owed = lower_backward(

@@ -18,7 +18,6 @@ from torch.autograd.function import once_differentiable
 
 from ono.nn.fused_launch import Setting
 from ono.nn.fused_lower import (
-    Following,
     LowerKept,
     grams_of,
     lower_backward,
@@ -125,12 +124,9 @@ def _forth(
     failures = g.new_empty(shape[:3], dtype=torch.int32)
     lower.behind(upper)
     trace: _Trace = []
-    qkv = None
     for layer, own in enumerate(layers):
-        last = layer == len(layers) - 1
-        following = None if last else Following(layers[layer + 1].lower, below[layer + 1])
         with lower.open():
-            left, qkv = lower_forward(g, own.lower, below[layer], setting, qkv, following)
+            left = lower_forward(g, own.lower, below[layer], setting)
         between.behind(lower)
         with between.open():
             grams = grams_of(left.features, setting)
@@ -203,6 +199,6 @@ def _remembered(
     if isinstance(kept, _Layer):
         return kept
     g, h, mixed = kept
-    lower, _ = lower_forward(g, own.lower, below, setting)
+    lower = lower_forward(g, own.lower, below, setting)
     upper, _ = upper_forward(h, lower.features, mixed.kernel, own.upper, above, setting)
     return _Layer(lower, mixed, upper)

@@ -53,7 +53,7 @@ def lift(
     for block in range(2 * width // some):
         channel = block * some + tl.arange(0, some)
         hidden = some_hidden(known, w_1, b_1, channel, apart, padded, precision)
-        active, _ = gelu(hidden)
+        active, _ = gelu(hidden, precision)
         at = channel[:, None] + column[None, :] * (2 * width)
         total += product_at(active, w_2, apart, at, None, precision)
     at, inside = places(tl.cast(0, tl.int64), row, rows, width)
@@ -98,7 +98,7 @@ def lift_backward(
         row = (part * steps + step) * tile + tl.arange(0, tile)
         known = load_inputs(x, row, rows, inputs, padded)
         hidden = some_hidden(known, w_1, b_1, channel, apart, padded, wide)
-        active, slope = gelu(hidden)
+        active, slope = gelu(hidden, precision)
         at = row.to(tl.int64)[:, None] * width + (channel % width)[None, :]
         tl.store(left + at, active.to(kind), mask=(row < rows)[:, None] & (channel >= 0)[None, :])
         at, inside = places(tl.cast(0, tl.int64), row, rows, width)

@@ -3,14 +3,7 @@
 import triton
 import triton.language as tl
 
-from ono.nn.fused_triton import (
-    gelu,
-    linear,
-    linear_backward,
-    norm_backward,
-    normalised,
-    places,
-)
+from ono.nn.fused_triton import gelu, linear, linear_backward, norm_backward, normalised
 
 
 @triton.jit
@@ -22,56 +15,9 @@ def feed_forward(
     unit, _ = normalised(x, width)
     told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
     hidden = linear(told, w_1, apart, width, width, precision) + tl.load(b_1 + column)[None, :]
-    active, _ = gelu(hidden)
+    active, _ = gelu(hidden, precision)
     grown = linear(active, w_2, apart, width, width, precision) + tl.load(b_2 + column)[None, :]
     return x + grown
-
-
-@triton.jit
-def back_through_feed_forward(
-    d_after,
-    before,
-    gamma,
-    beta,
-    w_1,
-    b_1,
-    w_2,
-    apart,
-    d_before,
-    norms,
-    left,
-    right,
-    plane,
-    at,
-    inside,
-    width: tl.constexpr,
-    precision: tl.constexpr,
-):
-    """Go back through it; left receives d hidden and d after, right what they meet.
-
-    norms receives the gradients of the scale and the shift of the norm. The gradient after may lie
-    where that before goes.
-    """
-    column = tl.arange(0, width)
-    kind = left.dtype.element_ty
-    unit, _ = normalised(tl.load(before + at, mask=inside, other=0.0), width)
-    told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
-    tl.store(right + at, told.to(kind), mask=inside)
-    hidden = linear(told, w_1, apart, width, width, precision) + tl.load(b_1 + column)[None, :]
-    active, slope = gelu(hidden)
-    tl.store(right + plane + at, active.to(kind), mask=inside)
-    d_x = tl.load(d_after + at, mask=inside, other=0.0)
-    tl.store(left + plane + at, d_x.to(kind), mask=inside)
-    d_hidden = linear_backward(d_x, w_2, apart, width, width, precision) * slope
-    tl.store(left + at, d_hidden.to(kind), mask=inside)
-    d_told = linear_backward(d_hidden, w_1, apart, width, width, precision)
-    # Read and computed anew: kept, they would not fit the registers.
-    unit, factor = normalised(tl.load(before + at, mask=inside, other=0.0), width)
-    tl.store(norms + column, tl.sum(d_told * unit, 0))
-    tl.store(norms + width + column, tl.sum(d_told, 0))
-    d_x = norm_backward(d_told * tl.load(gamma + column)[None, :], unit, factor, width)
-    d_x += tl.load(d_after + at, mask=inside, other=0.0)
-    tl.store(d_before + at, d_x, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -93,12 +39,31 @@ def feed_forward_backward(
     width: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """Go back through the network of one tile of points."""
-    row = tl.program_id(0) * tile + tl.arange(0, tile)
-    at, inside = places(tl.cast(0, tl.int64), row, rows, width)
-    norms += tl.program_id(0) * 2 * width
+    """Go back through it; left receives d hidden and d after, right what they meet.
+
+    norms receives the gradients of the scale and the shift of the norm, for each tile.
+    """
+    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
+    at = row.to(tl.int64)[:, None] * width + column[None, :]
+    inside = (row < rows)[:, None] & (column < width)[None, :]
     plane = tl.cast(rows, tl.int64) * width
-    back_through_feed_forward(
-        d_after, before, gamma, beta, w_1, b_1, w_2, apart, d_before, norms, left, right, plane,
-        at, inside, width, precision,
-    )  # fmt: skip
+    kind = left.dtype.element_ty
+    unit, _ = normalised(tl.load(before + at, mask=inside, other=0.0), width)
+    told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
+    tl.store(right + at, told.to(kind), mask=inside)
+    hidden = linear(told, w_1, apart, width, width, precision) + tl.load(b_1 + column)[None, :]
+    active, slope = gelu(hidden, precision)
+    tl.store(right + plane + at, active.to(kind), mask=inside)
+    d_x = tl.load(d_after + at, mask=inside, other=0.0)
+    tl.store(left + plane + at, d_x.to(kind), mask=inside)
+    d_hidden = linear_backward(d_x, w_2, apart, width, width, precision) * slope
+    tl.store(left + at, d_hidden.to(kind), mask=inside)
+    d_told = linear_backward(d_hidden, w_1, apart, width, width, precision)
+    # Read and computed anew: kept, they would not fit the registers.
+    unit, factor = normalised(tl.load(before + at, mask=inside, other=0.0), width)
+    place = tl.program_id(0) * 2 * width + column
+    tl.store(norms + place, tl.sum(d_told * unit, 0))
+    tl.store(norms + place + width, tl.sum(d_told, 0))
+    d_x = norm_backward(d_told * tl.load(gamma + column)[None, :], unit, factor, width)
+    d_x += tl.load(d_after + at, mask=inside, other=0.0)
+    tl.store(d_before + at, d_x, mask=inside)

@@ -54,7 +54,7 @@ def operands(weights: Sequence[Tensor], precision: str) -> list[Tensor]:
         flat = flat - parts[-1]
         parts.append(flat.bfloat16())
     sizes = [weight.numel() for weight in weights]
-    split = torch.stack(parts).split(sizes, 1)
+    split = (torch.stack(parts) if len(parts) > 1 else parts[0][None]).split(sizes, 1)
     return [part.unflatten(1, weight.shape) for part, weight in zip(split, weights, strict=True)]
 
 

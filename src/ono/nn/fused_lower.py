@@ -19,6 +19,7 @@ from ono.nn.fused_launch import (
     Setting,
     chain,
     exact,
+    feed_forward_back,
     stored,
     wide,
 )
@@ -66,25 +67,13 @@ class LowerKept(NamedTuple):
     features: Tensor
 
 
-class Following(NamedTuple):
-    """The block behind another one, whose q, k and v are made with it."""
-
-    parameters: Sequence[Tensor]
-    multiplied: Sequence[Tensor]
-
-
 def lower_forward(
     g: Float[Tensor, "batch points width"],
     parameters: Sequence[Tensor],
     multiplied: Sequence[Tensor],
     setting: Setting,
-    qkv: Sequence[Tensor] | None = None,
-    following: Following | None = None,
-) -> tuple[LowerKept, Sequence[Tensor] | None]:
-    """Return the next g as `after`, ĝ as `features` and all that the way back needs.
-
-    q, k and v may be given by the block before, and those of the following one are returned.
-    """
+) -> LowerKept:
+    """Return the next g as `after` and ĝ as `features`, with all that the way back needs."""
     from ono.nn import lower_triton as kernels
 
     weights, share, precision = setting
@@ -97,13 +86,11 @@ def lower_forward(
     size = chain(batch * cut.tiles, precision)
     weighted = {"weighted": weights is not None}
     heads = {"share": share, "width": width}
-    if qkv is None:
-        qkv = [torch.empty_like(g, dtype=stored(precision)) for _ in range(3)]
-        kernels.lower_in[cut.tiles, batch](
-            g, norm, shift, w_qkv, apart, *qkv, points,
-            **size, width=width, precision=precision,
-        )  # fmt: skip
-    q, k, v = qkv
+    q, k, v = (torch.empty_like(g, dtype=stored(precision)) for _ in range(3))
+    kernels.lower_in[cut.tiles, batch](
+        g, norm, shift, w_qkv, apart, q, k, v, points,
+        **size, width=width, precision=precision,
+    )  # fmt: skip
     peaks, totals = (g.new_empty(batch, cut.parts, width) for _ in range(2))
     contexts = g.new_empty(batch, cut.parts, share, width)
     kernels.lower_context[cut.parts, batch](
@@ -119,18 +106,12 @@ def lower_forward(
     modes = w_q.shape[1]
     middle, after = (torch.empty_like(g) for _ in range(2))
     features = g.new_empty(batch, points, modes)
-    next_norm, next_shift, next_w_qkv = norm, shift, w_qkv
-    next_qkv = None
-    if following is not None:
-        (next_norm, next_shift, *_), (next_w_qkv, *_) = following
-        next_qkv = [torch.empty_like(q) for _ in range(3)]
     kernels.lower_out[cut.tiles, batch](
         g, q, context, w_out, b_out, norm_2, shift_2, w_1, b_1, w_2, b_2, w_q, b_q,
-        next_norm, next_shift, next_w_qkv, apart, middle, after, features, *(next_qkv or qkv),
-        points, 1 / math.sqrt(share), goes_on=following is not None,
+        apart, middle, after, features, points, 1 / math.sqrt(share),
         **_behind(size, modes < width), **heads, modes=modes, precision=precision,
     )  # fmt: skip
-    return LowerKept(g, q, k, v, peak, total, context, middle, after, features), next_qkv
+    return LowerKept(g, q, k, v, peak, total, context, middle, after, features)
 
 
 def grams_of(
@@ -177,26 +158,31 @@ def lower_backward(
     rows, size = batch * points, chain(batch * cut.tiles, precision)
     weighted = {"weighted": weights is not None}
     heads = {"share": share, "width": width}
-    d_middle, d_g = torch.empty_like(g), torch.empty_like(g)
+    d_x, d_g = torch.empty_like(g), torch.empty_like(g)
     modes = features.shape[-1]
     few = modes < width
     left = g.new_empty(6 if few else 7, rows, width, dtype=stored(precision))
     right = g.new_empty(4 if few else 5, rows, width, dtype=stored(precision))
     of_w_q = g.new_empty(batch * cut.tiles if few else 0, modes * (width + 1))
-    norms, norms_2 = (g.new_empty(batch * cut.tiles, 2, width) for _ in range(2))
-    d_contexts = g.new_empty(batch, cut.tiles, share, width)
-    kernels.lower_out_backward[cut.tiles, batch](
-        d_after, d_features, d_gram, weights, after, features, w_q, middle, norm_2, shift_2, w_1,
-        b_1, w_2, q, context, w_out, apart, d_middle, norms_2, of_w_q, d_contexts, left, right,
-        points, rows, 1 / math.sqrt(share),
+    kernels.lower_features_backward[cut.tiles, batch](
+        d_after, d_features, d_gram, weights, after, features, w_q, apart, d_x, left, right,
+        of_w_q, points, rows,
         **weighted, **_behind(size, few), **heads, modes=modes, precision=precision,
         wide=wide(precision),
     )  # fmt: skip
+    d_middle, norms_2 = feed_forward_back(
+        d_x, middle, (norm_2, shift_2, w_1, b_1, w_2), left[4:6], right[2:4], precision
+    )
+    d_contexts = g.new_empty(batch, cut.tiles, share, width)
+    kernels.lower_mix_backward[cut.tiles, batch](
+        d_middle, q, context, w_out, apart, d_contexts, left, right, points, rows,
+        1 / math.sqrt(share), **size, **heads, precision=precision,
+    )  # fmt: skip
     d_context, mean = torch.empty_like(context), torch.empty_like(peak)
     kernels.lower_merge_backward[width // share, batch](
-        d_contexts, context, total, d_context, mean, cut.tiles,
-        at_once=16 if cut.tiles <= 16 else 64, num_warps=4 if cut.tiles <= 16 else 8, **heads,
-    )  # fmt: skip
+        d_contexts, context, total, d_context, mean, cut.tiles, at_once=16, **heads
+    )
+    norms = g.new_empty(batch * cut.tiles, 2, width)
     kernels.lower_in_backward[cut.tiles, batch](
         d_middle, d_context, weights, g, k, v, peak, mean, norm, shift, w_qkv,
         apart, d_g, norms, left, right, points, rows, **weighted, **size, **heads,

@@ -91,9 +91,8 @@ def upper_forward(
     moment = h.new_empty(samples, modes, width)
     latent = h.new_empty(3, samples, share, width, dtype=torch.bfloat16)
     kernels.upper_latent[width // share, samples](
-        moments, w_v, kernel, moment, latent, cut.parts, times, _stride(kernel),
-        at_once=8, **heads,
-    )  # fmt: skip
+        moments, w_v, kernel, moment, latent, cut.parts, times, _stride(kernel), **heads
+    )
     middle, after = torch.empty_like(h), torch.empty_like(h)
     kernels.upper_out[cut.tiles, samples](
         h, features, latent, norm_2, shift_2, w_1, b_1, w_2, b_2,

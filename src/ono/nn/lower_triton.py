@@ -2,24 +2,23 @@
 
 Forward, for one tile of points in each program:
 
-    lower_in       LN, q k v, of the first block
+    lower_in       LN, q k v
     lower_context  shares of the context: the average of v under the softmax of k over points
     lower_merge    the context of a sample from its shares
-    lower_out      g + attention, g + FFN, ĝ; LN, q k v of the next block
+    lower_out      g + attention, g + FFN, ĝ
 
 and <ĝ, ĝ> by `moments_within_heads`.
 
-Backward `lower_out_backward` goes through ĝ, the FFN and the attention, `lower_merge_backward` adds
-up what the context is told, and `lower_in_backward` goes through q k v. What the kernels leave for
-the gradients of the weights is multiplied by `weight_gradients`: left are gradients behind the
-linear layers, of q, k, v, the output of attention, the two layers of the FFN and ĝ; right what went
-into them, where q, k and v share one.
+Backward goes through ĝ, the FFN, the attention, then q k v. What the kernels leave for the
+gradients of the weights is multiplied by `weight_gradients`: left are gradients behind the linear
+layers, of q, k, v, the output of attention, the two layers of the FFN and ĝ; right what went into
+them, where q, k and v share one.
 """
 
 import triton
 import triton.language as tl
 
-from ono.nn.feed_forward_triton import back_through_feed_forward, feed_forward
+from ono.nn.feed_forward_triton import feed_forward
 from ono.nn.fused_triton import (
     _LOWEST,
     head_softmax,
@@ -40,33 +39,6 @@ from ono.nn.fused_triton import (
 )
 
 
-@triton.jit
-def project(
-    x,
-    gamma,
-    beta,
-    w_qkv,
-    apart,
-    q,
-    k,
-    v,
-    at,
-    inside,
-    width: tl.constexpr,
-    precision: tl.constexpr,
-):
-    """Project a tile of g to q, k and v."""
-    column = tl.arange(0, width)
-    kind = q.dtype.element_ty
-    unit, _ = normalised(x, width)
-    x = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
-    tl.store(q + at, linear(x, w_qkv, apart, width, width, precision).to(kind), mask=inside)
-    w_qkv += width * width
-    tl.store(k + at, linear(x, w_qkv, apart, width, width, precision).to(kind), mask=inside)
-    w_qkv += width * width
-    tl.store(v + at, linear(x, w_qkv, apart, width, width, precision).to(kind), mask=inside)
-
-
 @triton.jit(do_not_specialize=["points"])
 def lower_in(
     g,
@@ -84,8 +56,15 @@ def lower_in(
 ):
     """Project to q, k and v."""
     _, _, at, inside = own_points(points, tile, width)
-    x = tl.load(g + at, mask=inside, other=0.0)
-    project(x, gamma, beta, w_qkv, apart, q, k, v, at, inside, width, precision)
+    column = tl.arange(0, width)
+    kind = q.dtype.element_ty
+    unit, _ = normalised(tl.load(g + at, mask=inside, other=0.0), width)
+    x = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
+    tl.store(q + at, linear(x, w_qkv, apart, width, width, precision).to(kind), mask=inside)
+    w_qkv += width * width
+    tl.store(k + at, linear(x, w_qkv, apart, width, width, precision).to(kind), mask=inside)
+    w_qkv += width * width
+    tl.store(v + at, linear(x, w_qkv, apart, width, width, precision).to(kind), mask=inside)
 
 
 @triton.jit(do_not_specialize=["points", "steps"])
@@ -186,26 +165,19 @@ def lower_out(
     b_2,
     w_q,
     b_q,
-    next_gamma,
-    next_beta,
-    next_w_qkv,
     apart,
     middle,
     after,
     features,
-    next_q,
-    next_k,
-    next_v,
     points,
     scale,
-    goes_on: tl.constexpr,
     share: tl.constexpr,
     modes: tl.constexpr,
     tile: tl.constexpr,
     width: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """Add the attention, add the FFN, project to ĝ and, if another block follows, to its q k v."""
+    """Add the attention, add the FFN, project to ĝ."""
     sample, row, at, inside = own_points(points, tile, width)
     column = tl.arange(0, width)
     query = tl.load(q + at, mask=inside, other=0.0).to(tl.float32)
@@ -220,49 +192,48 @@ def lower_out(
     tl.store(middle + at, x, mask=inside)
     x = feed_forward(x, gamma, beta, w_1, b_1, w_2, b_2, apart, width, precision)
     tl.store(after + at, x, mask=inside)
-    psi = linear(x, w_q, apart, modes, width, precision)
-    psi += tl.load(b_q + tl.arange(0, modes))[None, :]
-    at_modes, inside_modes = places(sample, row, points, modes)
-    tl.store(features + at_modes, psi, mask=inside_modes)
-    if goes_on:
-        project(
-            x, next_gamma, next_beta, next_w_qkv, apart, next_q, next_k, next_v, at, inside, width,
-            precision,
-        )  # fmt: skip
+    x = linear(x, w_q, apart, modes, width, precision)
+    x += tl.load(b_q + tl.arange(0, modes))[None, :]
+    at, inside = places(sample, row, points, modes)
+    tl.store(features + at, x, mask=inside)
 
 
-@triton.jit
-def back_through_features(
+@triton.jit(do_not_specialize=["points", "rows"])
+def lower_features_backward(
     d_after,
     d_features,
     d_gram,
-    weight,
+    weights,
     after,
     features,
     w_q,
     apart,
     d_x,
-    of_w_q,
     left,
     right,
-    plane,
-    at,
-    inside,
-    at_modes,
-    inside_modes,
+    of_w_q,
+    points,
+    rows,
+    weighted: tl.constexpr,
     share: tl.constexpr,
     modes: tl.constexpr,
+    tile: tl.constexpr,
     width: tl.constexpr,
     precision: tl.constexpr,
     wide: tl.constexpr,
 ):
     """Go back through <ĝ, ĝ> and w_Q to g; left 6 is dĝ, right 4 is g.
 
-    If ĝ has fewer channels than g, of_w_q receives their product and below it the sum of dĝ: that
-    is less than both of them.
+    If ĝ has fewer channels than g, of_w_q receives their product and below it the sum of dĝ, for
+    each tile: that is less than both of them.
     """
+    sample, row, at, inside = own_points(points, tile, width)
+    at_modes, inside_modes = places(sample, row, points, modes)
+    plane = tl.cast(rows, tl.int64) * width
     kind = left.dtype.element_ty
     psi = tl.load(features + at_modes, mask=inside_modes, other=0.0)
+    weight = point_weights(weights, sample, row, points, weighted, tile)
+    d_gram += sample * share * modes
     # d_gram is symmetric, and ĝ is on both sides of <ĝ, ĝ>.
     d_psi = product(psi * (2.0 * weight)[:, None], whole(d_gram, share, modes, modes), wide)
     d_psi += tl.load(d_features + at_modes, mask=inside_modes, other=0.0)
@@ -276,26 +247,25 @@ def back_through_features(
         tl.store(right + 4 * plane + at, grown.to(kind), mask=inside)
     else:
         mode, column = tl.arange(0, modes), tl.arange(0, width)
+        of_w_q += (sample * tl.num_programs(0) + tl.program_id(0)) * modes * (width + 1)
         met = product(tl.trans(d_psi), grown, precision)
         tl.store(of_w_q + mode[:, None] * width + column[None, :], met)
         tl.store(of_w_q + modes * width + mode, tl.sum(d_psi, 0))
 
 
-@triton.jit
-def back_through_attention(
+@triton.jit(do_not_specialize=["points", "rows"])
+def lower_mix_backward(
     d_middle,
     q,
     context,
-    all_contexts,
     w_out,
     apart,
-    d_context,
+    d_contexts,
     left,
     right,
-    plane,
+    points,
+    rows,
     scale,
-    at,
-    inside,
     share: tl.constexpr,
     tile: tl.constexpr,
     width: tl.constexpr,
@@ -305,11 +275,16 @@ def back_through_attention(
 
     left 0 is dq, left 3 is dg behind the attention, right 1 what the attention mixed.
     """
+    sample, _, at, inside = own_points(points, tile, width)
+    plane = tl.cast(rows, tl.int64) * width
     kind = left.dtype.element_ty
+    context += sample * share * width
+
     query = tl.load(q + at, mask=inside, other=0.0).to(tl.float32)
     soft = head_softmax(query, share, tile, width)
-    mixed = scale * product_with(
-        soft, context, all_contexts, share, width, width, "whole", precision
+    all_contexts = tl.num_programs(1).to(tl.int64) * share * width
+    mixed = (
+        product_with(soft, context, all_contexts, share, width, width, "whole", precision) * scale
     )
     tl.store(right + plane + at, mixed.to(kind), mask=inside)
     d_x = tl.load(d_middle + at, mask=inside, other=0.0)
@@ -320,69 +295,9 @@ def back_through_attention(
     )
     d_query = soft * (d_soft - head_sums(soft * d_soft, share, tile, width))
     tl.store(left + at, d_query.to(kind), mask=inside)
+    d_contexts += (sample * tl.num_programs(0) + tl.program_id(0)) * share * width
     d_table = product(tl.trans(soft), d_mixed, precision)
-    store_within_heads(d_context, d_table, share, width, width)
-
-
-@triton.jit(do_not_specialize=["points", "rows"])
-def lower_out_backward(
-    d_after,
-    d_features,
-    d_gram,
-    weights,
-    after,
-    features,
-    w_q,
-    middle,
-    gamma,
-    beta,
-    w_1,
-    b_1,
-    w_2,
-    q,
-    context,
-    w_out,
-    apart,
-    d_middle,
-    norms,
-    of_w_q,
-    d_contexts,
-    left,
-    right,
-    points,
-    rows,
-    scale,
-    weighted: tl.constexpr,
-    share: tl.constexpr,
-    modes: tl.constexpr,
-    tile: tl.constexpr,
-    width: tl.constexpr,
-    precision: tl.constexpr,
-    wide: tl.constexpr,
-):
-    """Go back through ĝ, the FFN and the attention."""
-    sample, row, at, inside = own_points(points, tile, width)
-    at_modes, inside_modes = places(sample, row, points, modes)
-    weight = point_weights(weights, sample, row, points, weighted, tile)
-    plane = tl.cast(rows, tl.int64) * width
-    number = sample * tl.num_programs(0) + tl.program_id(0)
-    back_through_features(
-        d_after, d_features, d_gram + sample * share * modes, weight, after, features, w_q, apart,
-        d_middle, of_w_q + number * modes * (width + 1), left, right, plane, at, inside, at_modes,
-        inside_modes, share, modes, width, precision, wide,
-    )  # fmt: skip
-    tl.debug_barrier()  # what one thread has stored another may load
-    back_through_feed_forward(
-        d_middle, middle, gamma, beta, w_1, b_1, w_2, apart, d_middle, norms + number * 2 * width,
-        left + 4 * plane, right + 2 * plane, plane, at, inside, width, precision,
-    )  # fmt: skip
-    tl.debug_barrier()
-    back_through_attention(
-        d_middle, q, context + sample * share * width,
-        tl.num_programs(1).to(tl.int64) * share * width, w_out, apart,
-        d_contexts + number * share * width, left, right, plane, scale, at, inside, share, tile,
-        width, precision,
-    )  # fmt: skip
+    store_within_heads(d_contexts, d_table, share, width, width)
 
 
 @triton.jit(do_not_specialize=["tiles"])

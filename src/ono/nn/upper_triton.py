@@ -75,7 +75,6 @@ def upper_latent(
     parts,
     times,
     kernel_stride,
-    at_once: tl.constexpr,
     share: tl.constexpr,
     modes: tl.constexpr,
     width: tl.constexpr,
@@ -86,11 +85,8 @@ def upper_latent(
     mode, own, column = tl.arange(0, share), tl.arange(0, share), tl.arange(0, width)
     at = (head * share + mode)[:, None] * width + column[None, :]
     total = tl.zeros((share, width), tl.float32)
-    for start in range(0, parts, at_once):
-        for part in tl.static_range(at_once):
-            place = (sample * parts + start + part) * modes * width
-            there = (start + part < parts) & (at >= 0)
-            total += tl.load(moments + place + at, mask=there, other=0.0)
+    for part in range(parts):
+        total += tl.load(moments + (sample * parts + part) * modes * width + at)
     if block * modes % width == 0:
         tl.store(moment + sample * modes * width + at, total)
     value = tl.load(w_v + (block * share + own)[None, :] * width + column[:, None])
