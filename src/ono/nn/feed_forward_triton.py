@@ -51,14 +51,22 @@ def feed_forward_backward(
     unit, _ = normalised(tl.load(before + at, mask=inside, other=0.0), width)
     told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
     tl.store(right + at, told.to(kind), mask=inside)
-    hidden = linear(told, w_1, apart, width, width, precision) + tl.load(b_1 + column)[None, :]
-    active, slope = gelu(hidden, precision)
+    if precision == "bf16":
+        # Short enough to stay where tensor cores read it until it is needed again.
+        weight = tl.load(w_1 + column[:, None] * width + column[None, :])
+        hidden = tl.dot(told.to(tl.bfloat16), tl.trans(weight))
+    else:
+        hidden = linear(told, w_1, apart, width, width, precision)
+    active, slope = gelu(hidden + tl.load(b_1 + column)[None, :], precision)
     tl.store(right + plane + at, active.to(kind), mask=inside)
     d_x = tl.load(d_after + at, mask=inside, other=0.0)
     tl.store(left + plane + at, d_x.to(kind), mask=inside)
     d_hidden = linear_backward(d_x, w_2, apart, width, width, precision) * slope
     tl.store(left + at, d_hidden.to(kind), mask=inside)
-    d_told = linear_backward(d_hidden, w_1, apart, width, width, precision)
+    if precision == "bf16":
+        d_told = tl.dot(d_hidden.to(tl.bfloat16), weight)
+    else:
+        d_told = linear_backward(d_hidden, w_1, apart, width, width, precision)
     # Read and computed anew: kept, they would not fit the registers.
     unit, factor = normalised(tl.load(before + at, mask=inside, other=0.0), width)
     place = tl.program_id(0) * 2 * width + column

@@ -112,7 +112,7 @@ class _Lifts(torch.autograd.Function):
                         d_out, inputs, w_1, network[1], w_2, w_1.stride(0), sums, left, right,
                         rows, steps, **size,
                     )  # fmt: skip
-                    owed = Owed(left, right, 1, (sums,))
+                    owed = Owed(left, right, 2, (sums,))
                     products, total = owed.settled(precision)
                 held.append((d_out, owed))  # until all lanes have come together
                 d_w_1, d_b_1, d_b_2 = total.split(sizes)

@@ -139,8 +139,8 @@ def feed_forward_back(
 class Owed(NamedTuple):
     """What the gradients of a block's parameters come from: nothing on the way back waits for them.
 
-    They are leftᵀ right of all pairs, of which the first `sharing` + 1 have the same right, the
-    sums of left, and the sums of some arrays over their first axis.
+    They are leftᵀ right of all pairs, of which the first `sharing` have the same right, the sums of
+    left of the others, and the sums of some arrays over their first axis.
     """
 
     left: Tensor
@@ -149,7 +149,10 @@ class Owed(NamedTuple):
     arrays: tuple[Tensor, ...]
 
     def settled(self, precision: str) -> list[Tensor]:
-        """Return first the products and below them the sums of left, then those of the arrays."""
+        """Return first the products and below them the sums of left, then those of the arrays.
+
+        The sums of those that share are zero.
+        """
         return add_up_all(self._products(precision), *self.arrays)
 
     def _products(self, precision: str) -> Tensor:

@@ -188,7 +188,7 @@ def lower_backward(
         apart, d_g, norms, left, right, points, rows, **weighted, **size, **heads,
         precision=precision,
     )  # fmt: skip
-    return d_g, Owed(left, right, 2, (norms, norms_2, of_w_q) if few else (norms, norms_2))
+    return d_g, Owed(left, right, 3, (norms, norms_2, of_w_q) if few else (norms, norms_2))
 
 
 def lower_gradients(owed: Owed, precision: str) -> list[Tensor]:
