@@ -68,6 +68,18 @@ COLUMNS = {
         "peak GiB",
         "commit",
     ),
+    "steps_one_set": (
+        "recipe",
+        "step",
+        "batch",
+        "ms/step",
+        "samples/s",
+        "floor ms",
+        "% of floor",
+        "peak GiB",
+        "commit",
+    ),
+    "nystrom": ("recipe", "lower attention", "step", "batch", "ms/step", "peak GiB", "commit"),
     "training": (
         "recipe",
         "changes",
@@ -89,7 +101,7 @@ COLUMNS = {
     ),
     "orthogonalisation": ("form", "ortho", "none", "commit"),
     "memory": ("options", "GiB", "commit"),
-    "memory_gpu": ("options", "GiB"),
+    "memory_gpu": ("options", "GiB", "commit"),
     "memory_errors": ("options", "test error", "CPU seconds", "commit"),
     "memory_streaming": ("points taken", "points", "GiB", "bytes a point", "commit"),
     "memory_streaming_gpu": ("points taken", "points", "GiB", "bytes a point"),
@@ -112,6 +124,7 @@ def step(line: dict[str, Any]) -> dict[str, str]:
     speedup, peak = line["speedup"], line["peak_bytes"]
     return {
         "recipe": line["recipe"],
+        "lower attention": _chosen(line, "model.lower.attention"),
         "step": f"{line['form']} {line['precision']} {line['kernels']}",
         "batch": line["batch"],
         "ms/step": f"{line['milliseconds']:.2f}",
@@ -122,6 +135,12 @@ def step(line: dict[str, Any]) -> dict[str, str]:
         "peak GiB": "" if peak is None else f"{peak / 2**30:.2f}",
         "commit": line["commit"],
     }
+
+
+def _chosen(line: dict[str, Any], option: str) -> str:
+    """Return what a line was measured with; nothing if that was left as it is."""
+    changes = dict(change.split("=", 1) for change in line["set"])
+    return str(changes.get(option, ""))
 
 
 def call(line: dict[str, Any]) -> dict[str, str]:
@@ -139,7 +158,7 @@ def call(line: dict[str, Any]) -> dict[str, str]:
     }
 
 
-FORMS = {"steps": step, "inference": call}
+FORMS = {"steps": step, "steps_one_set": step, "nystrom": step, "inference": call}
 
 
 def table(name: str) -> str:

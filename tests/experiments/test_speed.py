@@ -112,6 +112,7 @@ def test_a_comparison_says_how_far_from_the_floor_and_from_the_paper() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # in torch's own compiler
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_compiled_convolutions_have_all_their_memory(tmp_path: Path) -> None:
     """On 94 x 94 nodes torch 2.11 would pad a gradient and read behind its end."""

@@ -34,7 +34,7 @@ from ono.nn.attention import (
     Summary,
 )
 from ono.nn.blocks import NNBlock, OrthogonalBlock, Unchanged
-from ono.nn.embedding import TimeEmbedding, octaves
+from ono.nn.embedding import Octaves, TimeEmbedding
 from ono.nn.interpolation import interpolate
 from ono.nn.measure import Measure
 from ono.nn.mlp import FFN, Lift, Unrounded, initialise
@@ -71,6 +71,7 @@ class ONO(nn.Module):
         width, hidden = config.width, round(config.width * config.ffn_ratio)
         place = {"coords": dim, "mesh": 2 * dim, "index": 1}[config.position]
         inputs = place * (1 + 2 * config.octaves) + problem.in_channels
+        self.octaves = Octaves(config.octaves)
         lower_width = config.lower.width or width
         lower_hidden = round(lower_width * config.ffn_ratio)
 
@@ -177,7 +178,7 @@ class ONO(nn.Module):
         carried = interpolate(domain, fields, query, self.config.query)
         logical = fields.shape[-1] - values.shape[-1]
         place = torch.cat((query.coords, carried[..., :logical]), -1)
-        told = torch.cat((octaves(place, self.config.octaves), carried[..., logical:]), -1)
+        told = torch.cat((self.octaves(place), carried[..., logical:]), -1)
         g, h = self._lift(told, time)
         for (lower, upper), (summary, left) in zip(self._blocks(), seen, strict=True):
             g = lower.read(g, summary)
@@ -280,7 +281,7 @@ class ONO(nn.Module):
         return bases(list(self.orthogonal_attentions()), flow, measure)
 
     def _inputs(self, domain: Domain, values: Tensor) -> Float[Tensor, "batch points inputs"]:
-        return torch.cat((octaves(self._place(domain), self.config.octaves), values), -1)
+        return torch.cat((self.octaves(self._place(domain)), values), -1)
 
     def _lift(
         self, x: Float[Tensor, "batch points inputs"], time: Tensor | None

@@ -17,7 +17,6 @@ from ono.errors import NotCalibrated, UnsupportedDomain
 from ono.models.ono import ONO, Seen
 from ono.nn.attention import Summary
 from ono.nn.blocks import NNBlock
-from ono.nn.embedding import octaves
 from ono.nn.heads import block_diagonal
 from ono.nn.measure import Measure
 from ono.nn.orthogonal_attention import OrthogonalAttention, Told
@@ -129,7 +128,7 @@ class _Flows:
             g, h = (x.to(self.device) for x in flows)
             (_, upper), (_, told) = layers[-1]
             return g, upper.read(g, h, told)
-        waves = octaves(self.places[place].to(self.device), self.model.config.octaves)
+        waves = self.model.octaves(self.places[place].to(self.device))
         inputs = torch.cat((waves, self.values[place].to(self.device)), -1)
         g, h = self.model._lift(inputs, self.time)
         for (lower, upper), (summary, told) in layers:

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from ono.errors import RecipeError, UnsupportedDomain
 from ono.nn.heads import same_head
+from ono.nn.landmark_attention import landmark_attention
 from ono.nn.measure import Measure, along_points, at_least_float32, sum_over_points
 from ono.nn.pseudo_inverse import pseudo_inverse
 
@@ -148,7 +149,7 @@ class SoftmaxAttention(Attention):
 
 
 class NystromAttention(Attention):
-    """Softmax attention through landmarks (Xiong et al.), as two fused attentions.
+    """Softmax attention through landmarks (Xiong et al.), as two attentions with few of them.
 
     softmax(q k̃ᵀ) · pinv(softmax(q̃ k̃ᵀ)) · softmax(q̃ kᵀ) v, where q̃ and k̃ are means of q and k
     over runs of consecutive points: the result depends on the numbering of the points, but not on
@@ -178,7 +179,7 @@ class NystromAttention(Attention):
         q, k, v = (self.split(x).transpose(1, 2) for x in (q, k, v))
         q_mark, k_mark, used = self._landmarks(q, k, measure)
         bias = None if measure.weights is None else measure.weights[:, None, None].log().to(q.dtype)
-        seen = F.scaled_dot_product_attention(q_mark, k, v, attn_mask=bias)
+        seen = landmark_attention(q_mark, k, v, bias)
         with torch.autocast(q.device.type, enabled=False):
             wide_q, wide_k, wide_seen = map(at_least_float32, (q_mark, k_mark, seen))
             logits = wide_q @ wide_k.mT / math.sqrt(q.shape[-1])
@@ -202,7 +203,7 @@ class NystromAttention(Attention):
         k_mark, told, *rest = summary
         q = self.split(q).transpose(1, 2)
         v = rest.pop() if self.convolution is not None else None
-        mixed = F.scaled_dot_product_attention(q, k_mark, told, attn_mask=rest[0] if rest else None)
+        mixed = landmark_attention(q, k_mark, told, rest[0] if rest else None)
         if self.convolution is not None and v is not None:
             mixed = mixed + self.convolution(v)
         return mixed.transpose(1, 2).flatten(2)

@@ -34,16 +34,24 @@ class TimeEmbedding(nn.Module):
         return embedded
 
 
-def octaves(x: Float[Tensor, "*batch dim"], count: int) -> Float[Tensor, "*batch more"]:
+class Octaves(nn.Module):
     """Append sines and cosines of x, each octave twice as fast: sin 2^j π x, cos 2^j π x.
 
     A network of few layers learns slowly what varies fast in its inputs; these it is given.
 
-    >>> octaves(torch.zeros(1), 2).tolist()
+    >>> Octaves(2)(torch.zeros(1)).tolist()
     [0.0, 0.0, 0.0, 1.0, 1.0]
     """
-    if count == 0:
-        return x
-    rates = math.pi * 2.0 ** torch.arange(count, device=x.device, dtype=x.dtype)
-    angles = (x[..., None, :] * rates[:, None]).flatten(-2)
-    return torch.cat((x, angles.sin(), angles.cos()), -1)
+
+    powers: Tensor
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.register_buffer("powers", torch.exp2(torch.arange(count)), persistent=False)
+
+    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch more"]:
+        """Return x with its waves."""
+        if not len(self.powers):
+            return x
+        angles = math.pi * (x[..., None, :] * self.powers[:, None]).flatten(-2)
+        return torch.cat((x, angles.sin(), angles.cos()), -1)

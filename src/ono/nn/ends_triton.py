@@ -9,15 +9,18 @@ no tensor cores.
 import triton
 import triton.language as tl
 
-from ono.nn.fused_triton import gelu, norm_backward, normalised, places, product, product_at
+from ono.nn.fused_triton import gelu, norm_backward, normalised, places, product
 
 
 @triton.jit
-def some_hidden(x, w_1, b_1, channel, apart, padded: tl.constexpr, precision: tl.constexpr):
+def some_hidden(
+    x, w_1, b_1, channel, inputs: tl.constexpr, padded: tl.constexpr, precision: tl.constexpr
+):
     """Return some of the hidden channels of a tile before their GELU."""
-    at = channel[None, :] * padded + tl.arange(0, padded)[:, None]
-    hidden = product_at(x, w_1, apart, at, None, precision)
-    return hidden + tl.load(b_1 + channel)[None, :]
+    feature = tl.arange(0, padded)[:, None]
+    inside = (feature < inputs) & (channel >= 0)[None, :]
+    weight = tl.load(w_1 + channel[None, :] * inputs + feature, mask=inside, other=0.0)
+    return product(x, weight, precision) + tl.load(b_1 + channel)[None, :]
 
 
 @triton.jit
@@ -36,7 +39,6 @@ def lift(
     b_1,
     w_2,
     b_2,
-    apart,
     out,
     rows,
     inputs: tl.constexpr,
@@ -52,10 +54,10 @@ def lift(
     total = tl.zeros((tile, width), tl.float32) + tl.load(b_2 + column)[None, :]
     for block in range(2 * width // some):
         channel = block * some + tl.arange(0, some)
-        hidden = some_hidden(known, w_1, b_1, channel, apart, padded, precision)
+        hidden = some_hidden(known, w_1, b_1, channel, inputs, padded, precision)
         active, _ = gelu(hidden, precision)
-        at = channel[:, None] + column[None, :] * (2 * width)
-        total += product_at(active, w_2, apart, at, None, precision)
+        weight = tl.load(w_2 + channel[:, None] + column[None, :] * (2 * width))
+        total += product(active, weight, precision)
     at, inside = places(tl.cast(0, tl.int64), row, rows, width)
     tl.store(out + at, total, mask=inside)
 
@@ -67,7 +69,6 @@ def lift_backward(
     w_1,
     b_1,
     w_2,
-    apart,
     sums,
     left,
     right,
@@ -93,11 +94,11 @@ def lift_backward(
     kind = left.dtype.element_ty
     left += (block * some // width) * plane
     d_w_1, d_b_2 = tl.zeros((some, padded), tl.float32), tl.zeros((width,), tl.float32)
-    at_w_2 = column[:, None] * (2 * width) + channel[None, :]
+    weight = tl.load(w_2 + column[:, None] * (2 * width) + channel[None, :])
     for step in range(steps):
         row = (part * steps + step) * tile + tl.arange(0, tile)
         known = load_inputs(x, row, rows, inputs, padded)
-        hidden = some_hidden(known, w_1, b_1, channel, apart, padded, wide)
+        hidden = some_hidden(known, w_1, b_1, channel, inputs, padded, wide)
         active, slope = gelu(hidden, precision)
         at = row.to(tl.int64)[:, None] * width + (channel % width)[None, :]
         tl.store(left + at, active.to(kind), mask=(row < rows)[:, None] & (channel >= 0)[None, :])
@@ -106,7 +107,7 @@ def lift_backward(
         if block == 0:
             tl.store(right + at, gradient.to(kind), mask=inside)
             d_b_2 += tl.sum(gradient, 0)
-        d_hidden = product_at(gradient, w_2, apart, at_w_2, None, precision) * slope
+        d_hidden = product(gradient, weight, precision) * slope
         d_w_1 += product(tl.trans(d_hidden), known, precision)
     sums += part * (2 * width * (inputs + 1) + width)
     place = tl.where(feature < inputs, channel[:, None] * inputs + feature, 2 * width * inputs)

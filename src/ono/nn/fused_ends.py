@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ono.nn.fused_launch import CHAIN, Owed, operands, stored, wide
+from ono.nn.fused_launch import CHAIN, Owed, stored, wide
 from ono.nn.lanes import lanes
 from ono.nn.mlp import Lift
 
@@ -61,22 +61,16 @@ class _Lifts(torch.autograd.Function):
 
         networks = [parameters[start : start + 4] for start in range(0, len(parameters), 4)]
         rows, width = inputs[..., 0].numel(), len(networks[0][2])
-        size = _size(inputs, width, how)
-        zeros = (0, size["padded"] - size["inputs"])
-        weights = [w for w_1, _, w_2, _ in networks for w in (nn.functional.pad(w_1, zeros), w_2)]
-        multiplied = operands(weights, wide(how.precision))
+        size = CHAIN | _size(inputs, width) | {"precision": wide(how.precision)}
         found = []
         with lanes(len(networks), inputs.device, beside=how.streams) as used:
-            for number, (_, b_1, _, b_2) in enumerate(networks):
-                w_1, w_2 = multiplied[2 * number : 2 * number + 2]
+            for lane, network in zip(used, networks, strict=True):
                 out = inputs.new_empty(*inputs.shape[:-1], width)
-                used[number].behind(used[0])
-                with used[number].open():
-                    kernels.lift[-(-rows // CHAIN["tile"]),](
-                        inputs, w_1, b_1, w_2, b_2, w_1.stride(0), out, rows, **CHAIN, **size
-                    )
+                lane.behind(used[0])
+                with lane.open():
+                    kernels.lift[-(-rows // CHAIN["tile"]),](inputs, *network, out, rows, **size)
                 found.append(out)
-        ctx.save_for_backward(inputs, *parameters, *multiplied)
+        ctx.save_for_backward(inputs, *parameters)
         ctx.how = how
         return tuple(found)
 
@@ -86,38 +80,34 @@ class _Lifts(torch.autograd.Function):
         """Return the gradients of all parameters."""
         from ono.nn import ends_triton as kernels
 
-        inputs, *kept = ctx.saved_tensors
-        count = len(gradients)
-        networks = [kept[start : start + 4] for start in range(0, 4 * count, 4)]
-        multiplied = kept[4 * count :]
+        inputs, *parameters = ctx.saved_tensors
+        networks = [parameters[start : start + 4] for start in range(0, len(parameters), 4)]
         rows, width = inputs[..., 0].numel(), len(networks[0][2])
         precision = ctx.how.precision
-        size = CHAIN | _size(inputs, width, ctx.how)
-        size |= {"precision": precision, "wide": wide(precision)}
+        size = CHAIN | _size(inputs, width) | {"precision": precision, "wide": wide(precision)}
         steps = -(-rows // (CHAIN["tile"] * _PARTS))
         parts = -(-rows // (CHAIN["tile"] * steps))
         given: list[Tensor] = []
         held = []
-        with lanes(count, inputs.device, beside=ctx.how.streams) as used:
-            for number, (network, d_out) in enumerate(zip(networks, gradients, strict=True)):
-                w_1, w_2 = multiplied[2 * number : 2 * number + 2]
-                sizes = [network[0].numel(), 2 * width, width]
+        with lanes(len(networks), inputs.device, beside=ctx.how.streams) as used:
+            for lane, network, d_out in zip(used, networks, gradients, strict=True):
+                w_1, b_1, w_2, _ = network
+                sizes = [w_1.numel(), 2 * width, width]
                 d_out = d_out.contiguous()
                 sums = inputs.new_empty(parts, sum(sizes))
                 left = inputs.new_empty(2, rows, width, dtype=stored(precision))
                 right = inputs.new_empty(1, rows, width, dtype=stored(precision))
-                used[number].behind(used[0])
-                with used[number].open():
+                lane.behind(used[0])
+                with lane.open():
                     kernels.lift_backward[parts, 2 * width // _SOME](
-                        d_out, inputs, w_1, network[1], w_2, w_1.stride(0), sums, left, right,
-                        rows, steps, **size,
-                    )  # fmt: skip
+                        d_out, inputs, w_1, b_1, w_2, sums, left, right, rows, steps, **size
+                    )
                     owed = Owed(left, right, 2, (sums,))
                     products, total = owed.settled(precision)
                 held.append((d_out, owed))  # until all lanes have come together
                 d_w_1, d_b_1, d_b_2 = total.split(sizes)
                 d_w_2 = products[: 2 * width].mT
-                given += [d_w_1.view_as(network[0]), d_b_1, d_w_2, d_b_2]
+                given += [d_w_1.view_as(w_1), d_b_1, d_w_2, d_b_2]
         return None, None, *given
 
 
@@ -163,13 +153,7 @@ class _Head(torch.autograd.Function):
         return d_h, d_gamma, d_beta, d_weight, sums[outputs * width :]
 
 
-def _size(inputs: Tensor, width: int, how: Lifting) -> dict[str, Any]:
+def _size(inputs: Tensor, width: int) -> dict[str, Any]:
     count = inputs.shape[-1]
     padded = max(16, 1 << count.bit_length())  # one more: for a one
-    return {
-        "inputs": count,
-        "padded": padded,
-        "some": _SOME,
-        "width": width,
-        "precision": wide(how.precision),
-    }
+    return {"inputs": count, "padded": padded, "some": _SOME, "width": width}
