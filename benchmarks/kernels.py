@@ -28,7 +28,6 @@ from ono.train.execution import Epoch
 
 Size = tuple[int, int, int, int | None]
 CHAINS: tuple[Size, ...] = (
-    (32, 4, 1, None),
     (64, 4, 1, None),
     (64, 4, 1, 168),
     (64, 8, 1, None),

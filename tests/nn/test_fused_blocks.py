@@ -210,14 +210,59 @@ def test_mixing_says_what_it_cannot_factor() -> None:
 def test_a_fused_operator_is_the_plain_one(
     eigen: dict[str, Any], precision: str, tolerance: float
 ) -> None:
-    """Both against float64: fused kernels must not be further from it than twice the plain ones."""
     config = ONOConfig.model_validate(
         {"layers": 3, "eigen": eigen, "lower": {"heads": 128 // eigen.get("functions", 16)}}
     )
+    compare_operators(config, precision, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("width", "functions", "sets"),
+    [(128, 16, 4), (128, 32, 1), (128, 32, 2), (64, 16, 1), (64, 16, 4), (64, 32, 1), (64, 32, 2)],
+)
+@pytest.mark.parametrize(("precision", "tolerance"), [("tf32", 1e-2), ("bf16", 8e-2)])
+def test_so_are_operators_of_other_sizes(
+    width: int, functions: int, sets: int, precision: str, tolerance: float
+) -> None:
+    """Compilers get some of them wrong: every size has programs of its own."""
+    config = ONOConfig.model_validate(
+        {
+            "width": width,
+            "layers": 2,
+            "eigen": {"functions": functions, "heads": sets},
+            "lower": {"heads": width // functions},
+        }
+    )
+    compare_operators(config, precision, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("changes", "inputs", "outputs"),
+    [
+        ({"encoder": "shared"}, 1, 1),
+        ({"head": "ffn"}, 1, 2),
+        ({}, 50, 1),
+        ({}, 1, 9),
+    ],
+    ids=["one encoder", "other head", "many inputs", "many outputs"],
+)
+def test_so_are_operators_with_other_ends(
+    changes: dict[str, Any], inputs: int, outputs: int
+) -> None:
+    """Ends that have no kernels of their own are torch's."""
+    config = ONOConfig.model_validate({"layers": 2, **changes})
+    compare_operators(config, "bf16", 8e-2, inputs=inputs, outputs=outputs)
+
+
+def compare_operators(
+    config: ONOConfig, precision: str, tolerance: float, *, inputs: int = 1, outputs: int = 1
+) -> None:
+    """Hold both against float64: fused kernels may be twice as far from it as the plain ones."""
     torch.manual_seed(0)
-    model = ONO(config, Problem(dim=2, in_channels=1, out_channels=1)).cuda()
+    problem = Problem(dim=2, in_channels=inputs, out_channels=outputs)
+    model = ONO(config, problem).cuda()
     domain = Domain.grid((23, 29), batch=3).to("cuda")
-    values = torch.randn(3, 23 * 29, 1, device="cuda")
+    values = torch.randn(3, 23 * 29, inputs, device="cuda")
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
 
@@ -262,7 +307,7 @@ def test_recomputed_blocks_have_the_same_gradients() -> None:
         assert torch.equal(kept, recomputed)
 
 
-@pytest.mark.parametrize("slow", [None, 0, 1, 2, 3])
+@pytest.mark.parametrize("slow", [None, 0, 1, 2, 3, 4])
 def test_flows_side_by_side_give_the_same_bits(
     slow: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +337,8 @@ def test_flows_side_by_side_give_the_same_bits(
 
     with lanes(4, torch.device("cuda"), beside=True) as found:
         streams = [lane.stream for lane in found]
+    with lanes(2, torch.device("cuda"), beside=True) as found:
+        streams.append(found[1].stream)
     if slow is not None:
         monkeypatch.setattr(Lane, "behind", behind)
     for _ in range(5 if slow is not None else 20):

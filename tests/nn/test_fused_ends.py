@@ -10,17 +10,14 @@ from ono.nn.fused_ends import Lifting, can_lift, lifted, projected
 from ono.nn.fused_launch import available
 from ono.nn.mlp import Lift
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not available(), reason="needs a CUDA device and Triton"),
-]
-
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
     assert ours.shape == theirs.shape
     return float((ours.double() - theirs).detach().norm() / theirs.detach().norm())
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not available(), reason="needs a CUDA device and Triton")
 @pytest.mark.parametrize(("width", "inputs"), [(128, 19), (64, 3), (128, 40)])
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [("bf16x6", 1e-6), ("bf16x3", 1e-4), ("bf16", 1e-2)]
@@ -55,6 +52,8 @@ def test_inputs_that_were_computed_are_not_lifted_here() -> None:
     assert not can_lift(torch.ones(1, 2, 3, requires_grad=True))
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not available(), reason="needs a CUDA device and Triton")
 @pytest.mark.parametrize("outputs", [1, 4])
 @pytest.mark.parametrize("width", [64, 128])
 @pytest.mark.parametrize("points", [5, 20_011])

@@ -36,7 +36,6 @@ def test_the_cpu_keeps_plain_kernels(tmp_path: Path) -> None:
         ({"eigen": {"norm": "ln"}}, "model.eigen.norm=ln"),
         ({"eigen": {"measure": "sum"}}, "model.eigen.measure=sum"),
         ({"eigen": {"heads": 16}}, "model.eigen.heads=16"),
-        ({"encoder": "shared"}, "model.encoder=shared"),
         ({"query": "cross"}, "model.query=cross"),
     ],
 )

@@ -144,7 +144,7 @@ class ONO(nn.Module):
     ) -> tuple[Float[Tensor, "batch ... out"], Seen]:
         """Run both flows at the input points; return the output and what queries need."""
         measure = self._measure(domain)
-        g, h = self._lift(self._inputs(domain, values), time)
+        g, h = self.lift(self._inputs(domain, values), time)
         flow, summaries = self._flow(g, measure)  # Eq. 3
         told = []
         for upper, basis in zip(self._upper(), self._bases(flow, measure), strict=True):
@@ -179,7 +179,7 @@ class ONO(nn.Module):
         logical = fields.shape[-1] - values.shape[-1]
         place = torch.cat((query.coords, carried[..., :logical]), -1)
         told = torch.cat((self.octaves(place), carried[..., logical:]), -1)
-        g, h = self._lift(told, time)
+        g, h = self.lift(told, time)
         for (lower, upper), (summary, left) in zip(self._blocks(), seen, strict=True):
             g = lower.read(g, summary)
             h = upper.read(g, h, left)
@@ -195,7 +195,7 @@ class ONO(nn.Module):
         """
         assert self.encoder_query is not None
         here, there = self._measure(domain), self._measure(query)
-        g, h = self._lift(self._inputs(domain, values), time)
+        g, h = self.lift(self._inputs(domain, values), time)
         g_y: Tensor = self.encoder_query(query.coords)
         h_y: Tensor | None = None
         flow, summaries = self._flow(g, here)
@@ -230,7 +230,7 @@ class ONO(nn.Module):
                 self.observe(domain, values, time=moment)
             return
         measure = self._measure(domain)
-        g, _ = self._lift(self._inputs(domain, values), time)
+        g, _ = self.lift(self._inputs(domain, values), time)
         flow, _ = self._flow(g, measure)
         for attention, g in zip(self.orthogonal_attentions(), flow, strict=True):
             attention.observe(g, measure)
@@ -250,7 +250,7 @@ class ONO(nn.Module):
     ) -> Float[Tensor, "batch points heads eigen"]:
         """Return the learned eigenfunctions ψ of one layer (Eq. 8)."""
         measure = self._measure(domain)
-        g, _ = self._lift(self._inputs(domain, values), time)
+        g, _ = self.lift(self._inputs(domain, values), time)
         if not 0 <= layer < self.config.layers:
             raise ShapeError(f"layer must be 0 to {self.config.layers - 1}, got {layer}")
         flow, _ = self._flow(g, measure)
@@ -283,7 +283,7 @@ class ONO(nn.Module):
     def _inputs(self, domain: Domain, values: Tensor) -> Float[Tensor, "batch points inputs"]:
         return torch.cat((self.octaves(self._place(domain)), values), -1)
 
-    def _lift(
+    def lift(
         self, x: Float[Tensor, "batch points inputs"], time: Tensor | None
     ) -> tuple[Float[Tensor, "batch points lower"], Float[Tensor, "batch ... points width"]]:
         """Return g⁰ and h¹ of the encoder E."""

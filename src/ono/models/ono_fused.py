@@ -38,7 +38,6 @@ def unfusable(config: ONOConfig) -> str | None:
     demands = {
         f"model.width={width}": width in WIDTHS,
         f"model.block={config.block}": config.block == "pre",
-        f"model.encoder={config.encoder}": config.encoder == "separate",
         f"model.query={config.query}": config.query != "cross",
         f"model.ffn_ratio={config.ffn_ratio}": config.ffn_ratio == 1,
         f"model.lower.attention={lower.attention}": lower.attention == "efficient",
@@ -76,8 +75,7 @@ def flows(
     streams: bool = True,
 ) -> Float[Tensor, "batch *time points out"]:
     """Return the output of a model from what it is told at each point (Eqs. 3-9)."""
-    g, h = _lifted(model, inputs, streams)
-    g, h = model.at_times(g, h, time)
+    g, h = _lifted(model, inputs, time, streams)
     lowers = cast("list[NNBlock]", list(model.lower))
     uppers = cast("list[OrthogonalBlock]", list(model.upper))
     h, totals, failures = _both_flows(lowers, uppers, g, h, measure, streams)
@@ -92,14 +90,16 @@ def flows(
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _lifted(model: ONO, inputs: Tensor, streams: bool) -> tuple[Tensor, ...]:
-    """Return g⁰ and h¹ before any time is added."""
-    encoders = [model.encoder_g, model.encoder_h]
-    if not can_lift(inputs):
-        return tuple(encoder(inputs) for encoder in encoders)
+def _lifted(
+    model: ONO, inputs: Tensor, time: Tensor | None, streams: bool
+) -> tuple[Tensor, Tensor]:
+    """Return g⁰ and h¹."""
+    if model.config.encoder == "shared" or not can_lift(inputs):
+        return model.lift(inputs, time)
     how = Lifting(ambient_precision(inputs.device), streams)
     with torch.cuda.device_of(inputs):
-        return lifted(encoders, inputs, how)
+        g, h = lifted([model.encoder_g, model.encoder_h], inputs, how)
+    return model.at_times(g, h, time)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -130,7 +130,7 @@ class _Flows:
             return g, upper.read(g, h, told)
         waves = self.model.octaves(self.places[place].to(self.device))
         inputs = torch.cat((waves, self.values[place].to(self.device)), -1)
-        g, h = self.model._lift(inputs, self.time)
+        g, h = self.model.lift(inputs, self.time)
         for (lower, upper), (summary, told) in layers:
             g = lower.read(g, summary)
             h = upper.read(g, h, told)

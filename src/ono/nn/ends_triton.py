@@ -108,7 +108,7 @@ def lift_backward(
             tl.store(right + at, gradient.to(kind), mask=inside)
             d_b_2 += tl.sum(gradient, 0)
         d_hidden = product(gradient, weight, precision) * slope
-        d_w_1 += product(tl.trans(d_hidden), known, precision)
+        d_w_1 += product(tl.trans(d_hidden), known, wide)
     sums += part * (2 * width * (inputs + 1) + width)
     place = tl.where(feature < inputs, channel[:, None] * inputs + feature, 2 * width * inputs)
     place += tl.where(feature < inputs, 0, channel[:, None])

@@ -3,7 +3,15 @@
 import triton
 import triton.language as tl
 
-from ono.nn.fused_triton import gelu, linear, linear_backward, norm_backward, normalised
+from ono.nn.fused_triton import (
+    gelu,
+    held,
+    linear,
+    linear_backward,
+    norm_backward,
+    normalised,
+    product_held,
+)
 
 
 @triton.jit
@@ -51,22 +59,15 @@ def feed_forward_backward(
     unit, _ = normalised(tl.load(before + at, mask=inside, other=0.0), width)
     told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
     tl.store(right + at, told.to(kind), mask=inside)
-    if precision == "bf16":
-        # Short enough to stay where tensor cores read it until it is needed again.
-        weight = tl.load(w_1 + column[:, None] * width + column[None, :])
-        hidden = tl.dot(told.to(tl.bfloat16), tl.trans(weight))
-    else:
-        hidden = linear(told, w_1, apart, width, width, precision)
+    w_1 = held(w_1, width, width, "plain", precision)
+    hidden = product_held(told, w_1, apart, width, width, "turned", precision)
     active, slope = gelu(hidden + tl.load(b_1 + column)[None, :], precision)
     tl.store(right + plane + at, active.to(kind), mask=inside)
     d_x = tl.load(d_after + at, mask=inside, other=0.0)
     tl.store(left + plane + at, d_x.to(kind), mask=inside)
     d_hidden = linear_backward(d_x, w_2, apart, width, width, precision) * slope
     tl.store(left + at, d_hidden.to(kind), mask=inside)
-    if precision == "bf16":
-        d_told = tl.dot(d_hidden.to(tl.bfloat16), weight)
-    else:
-        d_told = linear_backward(d_hidden, w_1, apart, width, width, precision)
+    d_told = product_held(d_hidden, w_1, apart, width, width, "plain", precision)
     # Read and computed anew: kept, they would not fit the registers.
     unit, factor = normalised(tl.load(before + at, mask=inside, other=0.0), width)
     place = tl.program_id(0) * 2 * width + column

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ono.nn.fused_launch import CHAIN, Owed, stored, wide
-from ono.nn.lanes import lanes
+from ono.nn.lanes import Lane, lanes
 from ono.nn.mlp import Lift
 
 MOST_OUTPUTS = 8
@@ -63,11 +65,10 @@ class _Lifts(torch.autograd.Function):
         rows, width = inputs[..., 0].numel(), len(networks[0][2])
         size = CHAIN | _size(inputs, width) | {"precision": wide(how.precision)}
         found = []
-        with lanes(len(networks), inputs.device, beside=how.streams) as used:
+        with _side_by_side(len(networks), inputs, how) as used:
             for lane, network in zip(used, networks, strict=True):
-                out = inputs.new_empty(*inputs.shape[:-1], width)
-                lane.behind(used[0])
                 with lane.open():
+                    out = inputs.new_empty(*inputs.shape[:-1], width)
                     kernels.lift[-(-rows // CHAIN["tile"]),](inputs, *network, out, rows, **size)
                 found.append(out)
         ctx.save_for_backward(inputs, *parameters)
@@ -87,28 +88,36 @@ class _Lifts(torch.autograd.Function):
         size = CHAIN | _size(inputs, width) | {"precision": precision, "wide": wide(precision)}
         steps = -(-rows // (CHAIN["tile"] * _PARTS))
         parts = -(-rows // (CHAIN["tile"] * steps))
+        gradients = tuple(gradient.contiguous() for gradient in gradients)
         given: list[Tensor] = []
         held = []
-        with lanes(len(networks), inputs.device, beside=ctx.how.streams) as used:
+        with _side_by_side(len(networks), inputs, ctx.how) as used:
             for lane, network, d_out in zip(used, networks, gradients, strict=True):
                 w_1, b_1, w_2, _ = network
                 sizes = [w_1.numel(), 2 * width, width]
-                d_out = d_out.contiguous()
-                sums = inputs.new_empty(parts, sum(sizes))
-                left = inputs.new_empty(2, rows, width, dtype=stored(precision))
-                right = inputs.new_empty(1, rows, width, dtype=stored(precision))
-                lane.behind(used[0])
                 with lane.open():
+                    sums = inputs.new_empty(parts, sum(sizes))
+                    left = inputs.new_empty(2, rows, width, dtype=stored(precision))
+                    right = inputs.new_empty(1, rows, width, dtype=stored(precision))
                     kernels.lift_backward[parts, 2 * width // _SOME](
                         d_out, inputs, w_1, b_1, w_2, sums, left, right, rows, steps, **size
                     )
                     owed = Owed(left, right, 2, (sums,))
                     products, total = owed.settled(precision)
-                held.append((d_out, owed))  # until all lanes have come together
+                held.append(owed)  # until all lanes have come together
                 d_w_1, d_b_1, d_b_2 = total.split(sizes)
                 d_w_2 = products[: 2 * width].mT
                 given += [d_w_1.view_as(w_1), d_b_1, d_w_2, d_b_2]
         return None, None, *given
+
+
+@contextlib.contextmanager
+def _side_by_side(count: int, inputs: Tensor, how: Lifting) -> Iterator[list[Lane]]:
+    """Yield a lane for each network, all of which begin behind what was done so far."""
+    with lanes(count, inputs.device, beside=how.streams) as used:
+        for lane in used[1:]:
+            lane.behind(used[0])
+        yield used
 
 
 class _Head(torch.autograd.Function):

@@ -119,6 +119,39 @@ def product_with(
 
 
 @triton.jit
+def held(
+    parts, share: tl.constexpr, width: tl.constexpr, form: tl.constexpr, precision: tl.constexpr
+):
+    """Load a square matrix that is needed twice, if it is short enough to be held in between."""
+    if precision != "bf16":
+        return parts
+    elif form == "whole":
+        return whole(parts, share, width, width)
+    else:
+        row, column = tl.arange(0, width)[:, None], tl.arange(0, width)[None, :]
+        return tl.load(parts + row * width + column)
+
+
+@triton.jit
+def product_held(
+    a,
+    matrix,
+    apart,
+    share: tl.constexpr,
+    width: tl.constexpr,
+    form: tl.constexpr,
+    precision: tl.constexpr,
+):
+    """Return the product with a matrix that is held, or with its transpose."""
+    if precision != "bf16":
+        return product_with(a, matrix, apart, share, width, width, form, precision)
+    elif form == "plain" or form == "whole":
+        return tl.dot(a.to(tl.bfloat16), matrix)
+    else:
+        return tl.dot(a.to(tl.bfloat16), tl.trans(matrix))
+
+
+@triton.jit
 def linear(x, weight, apart, rows: tl.constexpr, width: tl.constexpr, precision: tl.constexpr):
     """Return what a linear layer from `width` to `rows` makes of x, without its bias."""
     return product_with(x, weight, apart, width, rows, width, "turned", precision)
@@ -270,12 +303,13 @@ def quick(instruction: tl.constexpr, x):
 def gelu(x, precision: tl.constexpr):
     """Return x Φ(x) and its derivative.
 
-    For products of bfloat16 numbers Φ is a hyperbolic tangent, right to 2.5e-5 before the hardware
+    For products of bfloat16 numbers Φ is a hyperbolic tangent, right to 5e-5 before the hardware
     rounds it. Else the error function is that of Abramowitz and Stegun, 7.1.26, right to 1.5e-7.
     """
     if precision == "bf16":
-        square = tl.minimum(x * x, 36.0)
-        argument = x * ((-3.51516870e-4 * square + 3.70056466e-2) * square + 0.797507884)
+        square = x * x
+        some = tl.minimum(square, 36.0)
+        argument = x * ((-3.51516870e-4 * some + 3.70056466e-2) * some + 0.797507884)
         share = 0.5 * quick("tanh.approx.f32", argument) + 0.5
         bell = quick("ex2.approx.ftz.f32", -0.7213475204 * square - 1.325748064)
         return x * share, share + x * bell
@@ -316,11 +350,10 @@ def weight_gradients(
     total = tl.zeros((width, width), tl.float32)
     bias = tl.zeros((width,), tl.float32)
     for start in range(part * chunk, tl.minimum(part * chunk + chunk, rows), tile):
-        row = start + tl.arange(0, tile)
-        at = row[:, None] * width + column[None, :]
-        inside = (row < rows)[:, None] & (column < width)[None, :]
-        a = tl.load(left + at, mask=inside, other=0.0)
-        b = tl.load(right + at, mask=inside, other=0.0)
+        at, inside = places(0, tl.arange(0, tile), rows - start, width)
+        first = tl.cast(start, tl.int64) * width
+        a = tl.load(left + first + at, mask=inside, other=0.0)
+        b = tl.load(right + first + at, mask=inside, other=0.0)
         total += product(tl.trans(a), b, precision)
         if pair >= sharing:
             bias += tl.sum(a.to(tl.float32), 0)

@@ -23,6 +23,7 @@ from ono.nn.fused_triton import (
     _LOWEST,
     head_softmax,
     head_sums,
+    held,
     linear,
     linear_backward,
     load_parts,
@@ -32,6 +33,7 @@ from ono.nn.fused_triton import (
     places,
     point_weights,
     product,
+    product_held,
     product_with,
     store_parts,
     store_within_heads,
@@ -283,16 +285,13 @@ def lower_mix_backward(
     query = tl.load(q + at, mask=inside, other=0.0).to(tl.float32)
     soft = head_softmax(query, share, tile, width)
     all_contexts = tl.num_programs(1).to(tl.int64) * share * width
-    mixed = (
-        product_with(soft, context, all_contexts, share, width, width, "whole", precision) * scale
-    )
+    context = held(context, share, width, "whole", precision)
+    mixed = product_held(soft, context, all_contexts, share, width, "whole", precision) * scale
     tl.store(right + plane + at, mixed.to(kind), mask=inside)
     d_x = tl.load(d_middle + at, mask=inside, other=0.0)
     tl.store(left + 3 * plane + at, d_x.to(kind), mask=inside)
     d_mixed = linear_backward(d_x, w_out, apart, width, width, precision) * scale
-    d_soft = product_with(
-        d_mixed, context, all_contexts, share, width, width, "whole_turned", precision
-    )
+    d_soft = product_held(d_mixed, context, all_contexts, share, width, "whole_turned", precision)
     d_query = soft * (d_soft - head_sums(soft * d_soft, share, tile, width))
     tl.store(left + at, d_query.to(kind), mask=inside)
     d_contexts += (sample * tl.num_programs(0) + tl.program_id(0)) * share * width
@@ -385,16 +384,15 @@ def lower_in_backward(
     mean = tl.load(mean + sample * width + column)[None, :]
     peak += sample * width
     value = tl.load(v + at, mask=inside, other=0.0).to(tl.float32)
-    rise = product_with(
-        value, d_context, all_contexts, share, width, width, "whole_turned", precision
-    )
+    d_context = held(d_context, share, width, "whole", precision)
+    rise = product_held(value, d_context, all_contexts, share, width, "whole_turned", precision)
     raised = raised_keys(k + at, inside, peak, weights, sample, row, points, weighted, width)
     d_key = raised * (rise - mean)
     tl.store(left + plane + at, d_key.to(kind), mask=inside)
     d_told = linear_backward(d_key, w_qkv + width * width, apart, width, width, precision)
     # Read and computed anew, here and below: kept, they would not fit the registers.
     raised = raised_keys(k + at, inside, peak, weights, sample, row, points, weighted, width)
-    d_value = product_with(raised, d_context, all_contexts, share, width, width, "whole", precision)
+    d_value = product_held(raised, d_context, all_contexts, share, width, "whole", precision)
     tl.store(left + 2 * plane + at, d_value.to(kind), mask=inside)
     d_told += linear_backward(d_value, w_qkv + 2 * width * width, apart, width, width, precision)
     d_query = tl.load(left + at, mask=inside, other=0.0).to(tl.float32)

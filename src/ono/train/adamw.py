@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ono.nn.fused_launch import available
-
 _BLOCK = 1024
 
 
@@ -16,21 +14,24 @@ class FlatAdamW(torch.optim.AdamW):
     """AdamW that gives all of a GPU something to do with a single parameter.
 
     That of torch cuts a parameter into so long pieces that one of a million numbers occupies a
-    sixth of a large GPU. State and formula are the same; `found_inf` and `grad_scale` are what
-    torch's fused optimisers take from a `GradScaler`.
+    sixth of a large GPU. State and formula are the same, for a learning rate that is a tensor and
+    neither `amsgrad` nor `maximize`. `found_inf` and `grad_scale` are what torch's fused optimisers
+    take from a `GradScaler`.
     """
 
+    quick = False
+    """Whether to use the kernel, which needs a GPU and Triton."""
     found_inf: Tensor
     grad_scale: Tensor | None = None
 
     @torch.no_grad()
     def update(self) -> None:
         """Update the parameter as `step` does: not at all if `found_inf` is 1."""
-        (group,) = self.param_groups
-        (whole,) = group["params"]
-        if not (whole.is_cuda and available()):
+        if not self.quick:
             self.step()
             return
+        (group,) = self.param_groups
+        (whole,) = group["params"]
         from ono.train.adamw_triton import adamw
 
         state = self.state[whole]

@@ -120,7 +120,7 @@ class Step:
                 f"train.recompute is true, but {recipe.model.name} has no blocks that can be "
                 "computed again; set it to false, and train.micro_batch to save memory"
             )
-        self.fused = choose_kernels(operator, recipe, device)
+        self.fused = self.optimiser.quick = choose_kernels(operator, recipe, device)
         self.micro_batch = recipe.train.micro_batch
         self.warn: Callable[[str], None] = lambda message: None
         self.losses: Losses = partial(sample_losses, **loss_options(recipe))
