@@ -143,9 +143,10 @@ def test_a_dry_run_prints_the_resolved_recipe_and_writes_nothing(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = ono("train", case.recipe, "model.width=32", "--dry-run")
+    done = ono("train", case.recipe, "model.width=32", "--set", "seed=5", "--dry-run")
     assert done.returncode == 0
-    assert yaml.safe_load(done.stdout) == Recipe.load(case.recipe, ["model.width=32"]).resolved()
+    expected = Recipe.load(case.recipe, ["model.width=32", "seed=5"]).resolved()
+    assert yaml.safe_load(done.stdout) == expected
     assert list(tmp_path.iterdir()) == []
 
 

@@ -20,6 +20,9 @@ def train(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Changes, as key=value: train.epochs=10")
     ] = None,
+    more: Annotated[
+        list[str] | None, typer.Option("--set", help="A change too, as for `ono bench`.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Run directory. Default: runs/NAME-SEED.")
     ] = None,
@@ -31,8 +34,8 @@ def train(
     from ono.train.recipe import Recipe
     from ono.train.recipe_files import is_dataset
 
-    small = is_dataset(recipe) and _is_cpu(overrides or [])
-    chosen = Recipe.load(recipe, overrides or [], small=small)
+    changes = [*(overrides or []), *(more or [])]
+    chosen = Recipe.load(recipe, changes, small=is_dataset(recipe) and _is_cpu(changes))
     if dry_run:
         typer.echo(chosen.to_yaml(), nl=False)
         return
