@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 _BLOCK = 1024
@@ -15,25 +16,35 @@ class FlatAdamW(torch.optim.AdamW):
 
     That of torch cuts a parameter into so long pieces that one of a million numbers occupies a
     sixth of a large GPU. State and formula are the same, for a learning rate that is a tensor and
-    neither `amsgrad` nor `maximize`. `found_inf` and `grad_scale` are what torch's fused optimisers
-    take from a `GradScaler`.
+    neither `amsgrad` nor `maximize`.
     """
 
     quick = False
     """Whether to use the kernel, which needs a GPU and Triton."""
     found_inf: Tensor
-    grad_scale: Tensor | None = None
+    grad_scale: Tensor | None
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Update the parameter as `step` does: not at all if `found_inf` is 1."""
-        if not self.quick:
-            self.step()
+    def update(
+        self, applied: Bool[Tensor, ""], norm: Float[Tensor, ""], longest: float | None
+    ) -> None:
+        """Update the parameter if that is to be applied, with a gradient of at most that length.
+
+        Given is the norm the gradient has.
+        """
+        if self.quick:
+            self._update(applied, norm, longest)
             return
-        (group,) = self.param_groups
-        (whole,) = group["params"]
+        # What torch's fused optimisers take from a GradScaler.
+        self.found_inf = (~applied).float()
+        self.grad_scale = None if longest is None else norm.clamp_min(longest) / longest
+        self.step()
+
+    def _update(self, applied: Tensor, norm: Tensor, longest: float | None) -> None:
         from ono.train.adamw_triton import adamw
 
+        (group,) = self.param_groups
+        (whole,) = group["params"]
         state = self.state[whole]
         if not state:
             state["step"] = torch.zeros((), device=whole.device)
@@ -49,7 +60,6 @@ class FlatAdamW(torch.optim.AdamW):
         with torch.cuda.device_of(whole):
             adamw[-(-whole.numel() // _BLOCK),](
                 whole, whole.grad, state["exp_avg"], state["exp_avg_sq"], state["step"],
-                group["lr"], self.found_inf, self.grad_scale, whole.numel(),
-                **numbers, scaled=self.grad_scale is not None, block=_BLOCK,
+                group["lr"], applied, norm, whole.numel(), longest, **numbers, block=_BLOCK,
             )  # fmt: skip
-        state["step"] += 1 - self.found_inf
+        state["step"] += applied

@@ -12,29 +12,29 @@ def adamw(
     squares,
     step,
     rate,
-    skipped,
-    scale,
+    applied,
+    norm,
     count,
+    longest: tl.constexpr,
     decay: tl.constexpr,
     beta_1: tl.constexpr,
     beta_2: tl.constexpr,
     epsilon: tl.constexpr,
-    scaled: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Update some weights and their moments, unless the step is skipped.
+    """Update some weights and their moments if the step is applied.
 
-    `step` counts the updates before this one; with `scaled` gradients are divided by a scale.
+    `step` counts the updates before this one. A gradient with a norm above `longest` is clipped.
     """
     at = tl.program_id(0) * block + tl.arange(0, block)
     inside = at < count
-    if tl.load(skipped) == 0:
+    if tl.load(applied) != 0:
         number = tl.load(step).to(tl.float64) + 1
         first = 1 - tl.exp(number * tl.log(tl.full((), beta_1, tl.float64)))
         second = 1 - tl.exp(number * tl.log(tl.full((), beta_2, tl.float64)))
         gradient = tl.load(gradients + at, mask=inside, other=0.0)
-        if scaled:
-            gradient = gradient / tl.load(scale)
+        if longest is not None:
+            gradient = gradient / (tl.maximum(tl.load(norm), longest) / longest)
         mean = tl.load(means + at, mask=inside, other=0.0)
         mean += (1 - beta_1) * (gradient - mean)
         square = tl.load(squares + at, mask=inside, other=0.0)

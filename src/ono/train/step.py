@@ -146,8 +146,7 @@ class Step:
         self.flat.forget_gradients()
         self.remember_norms()
         losses = self._backward(batch)
-        applied = self._judge(losses)
-        self.optimiser.update()
+        applied = self._update(losses)
         try:
             self._follow(losses, applied)
         except torch.OutOfMemoryError as error:  # too late to try the same batch in parts
@@ -186,18 +185,12 @@ class Step:
             now.copy_(before)
 
     @torch.no_grad()
-    def _judge(self, losses: Float[Tensor, " batch"]) -> Bool[Tensor, ""]:
-        """Tell the optimiser whether loss and gradient are finite, and how to clip; return if so.
-
-        It leaves weights, moments and its counter alone where found_inf is 1, and divides the
-        gradient by grad_scale.
-        """
-        norm, longest = torch.linalg.vector_norm(self.flat.gather()), self.recipe.optimiser.clip
+    def _update(self, losses: Float[Tensor, " batch"]) -> Bool[Tensor, ""]:
+        """Update the weights if loss and gradient are finite; return whether they are."""
+        norm = torch.linalg.vector_norm(self.flat.gather())
         size = losses.mean() + norm
         applied: Tensor = size - size == 0  # neither is true of NaN and infinity
-        self.optimiser.found_inf = (~applied).float()
-        if longest is not None:
-            self.optimiser.grad_scale = norm.clamp_min(longest) / longest
+        self.optimiser.update(applied, norm, self.recipe.optimiser.clip)
         return applied
 
     def _backward(self, batch: Batch) -> Float[Tensor, " batch"]:
