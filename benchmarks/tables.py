@@ -100,6 +100,7 @@ COLUMNS = {
         "commit",
     ),
     "orthogonalisation": ("form", "ortho", "none", "commit"),
+    "darcy_local": ("model", "epochs", "test error", "commit"),
     "memory": ("options", "GiB", "commit"),
     "memory_gpu": ("options", "GiB", "commit"),
     "memory_errors": ("options", "test error", "CPU seconds", "commit"),

@@ -9,6 +9,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import signal
+
+# A shell lets what it starts in the background ignore Ctrl-C, which some tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # GPU kernels are not Python: loaded before the hook, it leaves them alone.
 with contextlib.suppress(ImportError):
