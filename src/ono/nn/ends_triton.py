@@ -9,7 +9,8 @@ no tensor cores.
 import triton
 import triton.language as tl
 
-from ono.nn.fused_triton import gelu, norm_backward, normalised, places, product
+from ono.nn.fused_triton import gelu, norm_backward, normalised, places
+from ono.nn.products_triton import product
 
 
 @triton.jit

@@ -3,15 +3,8 @@
 import triton
 import triton.language as tl
 
-from ono.nn.fused_triton import (
-    gelu,
-    held,
-    linear,
-    linear_backward,
-    norm_backward,
-    normalised,
-    product_held,
-)
+from ono.nn.fused_triton import gelu, norm_backward, normalised
+from ono.nn.products_triton import held, linear, linear_backward, product_held
 
 
 @triton.jit

@@ -15,16 +15,8 @@ import triton
 import triton.language as tl
 
 from ono.nn.feed_forward_triton import feed_forward
-from ono.nn.fused_triton import (
-    norm_backward,
-    normalised,
-    own_points,
-    places,
-    point_weights,
-    product,
-    product_with,
-    store_parts,
-)
+from ono.nn.fused_triton import norm_backward, normalised, own_points, places, point_weights
+from ono.nn.products_triton import product, product_with, store_parts
 
 
 @triton.jit(do_not_specialize=["points", "steps", "times"])
