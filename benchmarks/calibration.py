@@ -55,7 +55,7 @@ def measure(recipe: Recipe, every: int) -> tuple[list[Row], str]:
             step.rate.fill_(recipe.optimiser.rate(done, steps))
             step(batch)
             done += 1
-        loss = step.take_mean_loss()
+        loss = step.tally.take_mean_loss()
         if epoch % every == 0:
             running = score(with_running_covariance(operator), test).mean
             operator.calibrate(train)

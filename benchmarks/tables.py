@@ -69,6 +69,7 @@ COLUMNS = {
         "commit",
     ),
     "nystrom": ("recipe", "lower attention", "step", "batch", "ms/step", "peak GiB", "commit"),
+    "precision": ("recipe", "precision", "epochs", "seeds", "test error", "spread", "commit"),
     "training": (
         "recipe",
         "changes",

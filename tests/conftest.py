@@ -27,6 +27,8 @@ with contextlib.suppress(ImportError):
         "nn.mixing",
         "nn.upper",
         "train.adamw",
+        "train.relative_error",
+        "train.tally",
     ):
         importlib.import_module(f"ono.{name}_triton")
 

@@ -20,10 +20,10 @@ def steps(optimiser: torch.optim.AdamW, numbers: range, longest: float | None) -
     for number in numbers:
         draw = torch.Generator().manual_seed(number)
         weight.grad = 3 * torch.randn(len(weight), generator=draw).cuda()
-        applied, norm = torch.tensor(number != 3, device="cuda"), weight.grad.norm()
+        losses = torch.tensor([1.0, 2.0, torch.nan if number == 3 else 3.0], device="cuda")
         if isinstance(optimiser, FlatAdamW):
-            optimiser.update(applied, norm, longest)
-        elif applied:
+            assert bool(optimiser.update(losses, weight.grad.norm(), longest)) == (number != 3)
+        elif number != 3:
             if longest is not None:
                 nn.utils.clip_grad_norm_([weight], longest)
             optimiser.step()
@@ -61,3 +61,16 @@ def test_it_goes_on_from_what_torch_has_kept() -> None:
     (ours,) = steps(second, range(4, 6), 1.0)[-1:]
     assert torch.allclose(ours, whole, rtol=1e-6, atol=1e-6)
     assert float(second.state[weight]["step"]) == 5
+
+
+@pytest.mark.parametrize("longest", [None, 1.0])
+def test_a_gradient_that_is_not_finite_is_not_applied(longest: float | None) -> None:
+    optimiser = new(FlatAdamW)
+    (weight,) = optimiser.param_groups[0]["params"]
+    before = weight.detach().clone()
+    weight.grad = torch.full_like(weight, torch.inf)
+    losses = torch.ones(4, device="cuda")
+    assert isinstance(optimiser, FlatAdamW)
+    assert not bool(optimiser.update(losses, weight.grad.norm(), longest))
+    assert torch.equal(weight, before)
+    assert float(optimiser.state[weight]["step"]) == 0

@@ -96,7 +96,7 @@ def losses_on_gpu(some: Recipe, data: Dataset) -> list[float]:
     losses = []
     for number in range(some.train.epochs):
         for _ in runner.run(Epoch.of(some, number, len(view), view.free_times)):
-            losses.append(step.take_mean_loss())  # noqa: PERF401
+            losses.append(step.tally.take_mean_loss())  # noqa: PERF401
     return losses
 
 
@@ -141,7 +141,7 @@ def test_a_bad_batch_changes_nothing_when_captured(tmp_path: Path) -> None:
         after = weight.detach().clone()
         assert bool((after == before).all()) == (int(part[0]) == 3)
         before = after
-    assert int(step.skipped) == 1
+    assert int(step.tally.skipped) == 1
 
 
 @pytest.mark.gpu

@@ -54,13 +54,13 @@ def test_parts_of_samples_that_never_meet_change_nothing(data: Path, size: int) 
     parts = after_a_step(data, with_covariance(data, "sample", micro_batch=size))
     for p, q in zip(parts.operator.parameters(), whole.operator.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad, rtol=2e-4, atol=1e-6)
-    assert parts.take_mean_loss() == pytest.approx(whole.take_mean_loss(), rel=1e-6)
+    assert parts.tally.take_mean_loss() == pytest.approx(whole.tally.take_mean_loss(), rel=1e-6)
 
 
 def test_a_batch_that_is_whitened_together_is_not_the_same(data: Path) -> None:
     whole = after_a_step(data, with_covariance(data, "batch"))
     parts = after_a_step(data, with_covariance(data, "batch", micro_batch=2))
-    assert parts.take_mean_loss() != pytest.approx(whole.take_mean_loss(), rel=1e-6)
+    assert parts.tally.take_mean_loss() != pytest.approx(whole.tally.take_mean_loss(), rel=1e-6)
 
 
 def test_the_running_covariance_is_that_of_the_whole_batch(data: Path) -> None:
@@ -234,7 +234,7 @@ def test_an_update_is_not_made_twice(data: Path, monkeypatch: pytest.MonkeyPatch
     def full(*args: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
 
-    monkeypatch.setattr(step, "_count", full)
+    monkeypatch.setattr(step.tally, "add", full)
     with pytest.raises(OutOfMemory, match=r"after an update \(CUDA out of memory\); resume from"):
         in_memory(step, 5, lambda: step(batch))
     assert torch.equal(step.flat.whole, twin.flat.whole)

@@ -325,6 +325,6 @@ def test_captured_steps_agree_with_eager_ones_when_thinned(task: str, tmp_path: 
         runner = execution(recipe, step, load(view, device))
         for number in range(4):
             for _ in runner.run(Epoch.of(recipe, number, len(view))):
-                found.append(step.take_mean_loss())
+                found.append(step.tally.take_mean_loss())
     assert len(losses["eager"]) == 12
     assert losses["captured"] == pytest.approx(losses["eager"], rel=1e-4)

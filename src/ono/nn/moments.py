@@ -96,6 +96,30 @@ class Moments(nn.Module):
         return self.exact
 
 
+class MomentStack:
+    """The `Moments` of all layers in one stretch of memory, of which theirs become views.
+
+    Their matrices are small, and each operation costs time: all are folded in at once.
+    """
+
+    total: Tensor
+    weight: Tensor
+    running: Tensor
+    updates: Tensor
+
+    def __init__(self, parts: Sequence[Moments]) -> None:
+        self.momentum = parts[0].momentum
+        for name in ("total", "weight", "running", "updates"):
+            whole = torch.stack([getattr(part, name) for part in parts])
+            setattr(self, name, whole)
+            for part, view in zip(parts, whole.unbind(), strict=True):
+                setattr(part, name, view)
+
+    def fold(self, applied: Bool[Tensor, ""]) -> None:
+        """Fold the sums into the running means if the step was applied, and forget them."""
+        _fold(self, applied)
+
+
 @torch.no_grad()
 def observe_all(
     parts: Sequence[Moments], totals: Float[Tensor, parts * shape], weight: int
@@ -105,26 +129,25 @@ def observe_all(
     torch._foreach_add_([part.weight for part in parts], weight)
 
 
-@torch.no_grad()
-def commit(module: nn.Module, applied: Bool[Tensor, ""] | bool = True) -> None:
+def commit(module: nn.Module, applied: bool = True) -> None:
     """End a training step: fold the sums of every `Moments` inside into its running mean.
 
     Nothing is folded if the step was not applied. The training loop does this. A loop of your own
     needs it only with covariance="ema".
     """
-    parts = [part for part in module.modules() if isinstance(part, Moments)]
-    if not parts:
-        return
-    # All layers at once: there are many, their matrices are small, and each call costs time.
-    total, running = (
-        torch.stack([getattr(p, name) for p in parts]) for name in ("total", "running")
-    )
-    weight = torch.stack([part.weight for part in parts])
-    applied = torch.as_tensor(applied, device=weight.device) & (weight > 0)
-    momentum, wide = parts[0].momentum, (-1, *(1,) * (total.ndim - 1))
-    mean = total / weight.reshape(wide)
+    for part in module.modules():
+        if isinstance(part, Moments):
+            _fold(part, torch.as_tensor(applied, device=part.weight.device))
+
+
+@torch.no_grad()
+def _fold(part: Moments | MomentStack, applied: Bool[Tensor, ""]) -> None:
+    seen = applied & (part.weight > 0)
+    wide = (*seen.shape, *(1,) * (part.total.ndim - seen.ndim))
+    mean = part.total / part.weight.reshape(wide)
     # A batch that made the step fail may hold NaN: `where` keeps it out, a product would not.
-    blend = torch.where(applied.reshape(wide), running.lerp(mean, 1 - momentum), running)
-    torch._foreach_copy_([part.running for part in parts], list(blend.unbind()))
-    torch._foreach_add_([part.updates for part in parts], list(applied.to(weight.dtype).unbind()))
-    torch._foreach_zero_([part.total for part in parts] + [part.weight for part in parts])
+    blend = part.running.lerp(mean, 1 - part.momentum)
+    part.running.copy_(torch.where(seen.reshape(wide), blend, part.running))
+    part.updates.add_(seen)
+    part.total.zero_()
+    part.weight.zero_()

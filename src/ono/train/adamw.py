@@ -26,21 +26,25 @@ class FlatAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def update(
-        self, applied: Bool[Tensor, ""], norm: Float[Tensor, ""], longest: float | None
-    ) -> None:
-        """Update the parameter if that is to be applied, with a gradient of at most that length.
+        self, losses: Float[Tensor, " batch"], norm: Float[Tensor, ""], longest: float | None
+    ) -> Bool[Tensor, ""]:
+        """Update the parameter if losses and gradient are finite; return whether they are.
 
-        Given is the norm the gradient has.
+        Given is the norm the gradient has; a longer one than `longest` is clipped.
         """
         if self.quick:
-            self._update(applied, norm, longest)
-            return
+            return self._update(losses, norm, longest)
+        size = losses.mean() + norm
+        applied: Tensor = size - size == 0  # not true of NaN and infinity
         # What torch's fused optimisers take from a GradScaler.
         self.found_inf = (~applied).float()
         self.grad_scale = None if longest is None else norm.clamp_min(longest) / longest
         self.step()
+        return applied
 
-    def _update(self, applied: Tensor, norm: Tensor, longest: float | None) -> None:
+    def _update(self, losses: Tensor, norm: Tensor, longest: float | None) -> Tensor:
+        import triton
+
         from ono.train.adamw_triton import adamw
 
         (group,) = self.param_groups
@@ -57,9 +61,13 @@ class FlatAdamW(torch.optim.AdamW):
             "beta_2": beta_2,
             "epsilon": group["eps"],
         }
+        samples = len(losses)
+        applied = torch.empty((), dtype=torch.bool, device=whole.device)
         with torch.cuda.device_of(whole):
             adamw[-(-whole.numel() // _BLOCK),](
                 whole, whole.grad, state["exp_avg"], state["exp_avg_sq"], state["step"],
-                group["lr"], applied, norm, whole.numel(), longest, **numbers, block=_BLOCK,
+                group["lr"], losses, norm, applied, whole.numel(), samples, longest, **numbers,
+                many=triton.next_power_of_2(samples), block=_BLOCK,
             )  # fmt: skip
         state["step"] += applied
+        return applied

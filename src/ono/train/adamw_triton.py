@@ -12,23 +12,31 @@ def adamw(
     squares,
     step,
     rate,
-    applied,
+    losses,
     norm,
+    applied,
     count,
+    samples: tl.constexpr,
     longest: tl.constexpr,
     decay: tl.constexpr,
     beta_1: tl.constexpr,
     beta_2: tl.constexpr,
     epsilon: tl.constexpr,
+    many: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Update some weights and their moments if the step is applied.
+    """Update some weights and their moments if losses and gradient are finite, and say whether.
 
     `step` counts the updates before this one. A gradient with a norm above `longest` is clipped.
     """
     at = tl.program_id(0) * block + tl.arange(0, block)
     inside = at < count
-    if tl.load(applied) != 0:
+    sample = tl.arange(0, many)
+    size = tl.sum(tl.load(losses + sample, mask=sample < samples, other=0.0), 0) + tl.load(norm)
+    finite = size - size == 0  # not true of NaN and infinity
+    if tl.program_id(0) == 0:
+        tl.store(applied, finite)
+    if finite:
         number = tl.load(step).to(tl.float64) + 1
         first = 1 - tl.exp(number * tl.log(tl.full((), beta_1, tl.float64)))
         second = 1 - tl.exp(number * tl.log(tl.full((), beta_2, tl.float64)))

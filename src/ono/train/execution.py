@@ -88,14 +88,12 @@ class Captured:
     def __init__(self, step: Step, source: Resident, batch: int) -> None:
         self.step, self.source, self.batch = step, source, batch
         device, steps = step.rate.device, -(-len(source) // batch)
-        self.order = torch.zeros(len(source), dtype=torch.int64, device=device)
+        # A recording knows addresses: what it reads must live as long as it.
+        self.order = torch.zeros(steps, batch, dtype=torch.int64, device=device)
         self.rates = torch.zeros(steps, device=device)
         self.times: Tensor | None = None
         # With one entry, not none: to index by a scalar torch asks the device for its value.
-        self.next_sample = torch.zeros(1, dtype=torch.int64, device=device)
         self.next_step = torch.zeros(1, dtype=torch.int64, device=device)
-        # A recording knows addresses: what it reads must live as long as it.
-        self.offsets = torch.arange(batch, device=device)
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def run(self, epoch: Epoch) -> Iterator[Array]:
@@ -109,23 +107,22 @@ class Captured:
             yield part
 
     def _upload(self, epoch: Epoch) -> None:
-        self.order[: len(epoch.order)] = torch.from_numpy(epoch.order).to(self.order.device)
+        order = torch.from_numpy(epoch.order).to(self.order.device)
+        self.order.view(-1)[: len(order)] = order
         self.rates[: len(epoch.rates)] = torch.from_numpy(epoch.rates).to(self.rates.device)
         if epoch.times is not None:
             table = torch.from_numpy(epoch.times).to(self.order.device)
             if self.times is None:
                 self.times = table.new_zeros(len(self.rates), table.shape[1])
             self.times[: len(table)] = table
-        self.next_sample.zero_()
         self.next_step.zero_()
 
     def _body(self, size: int) -> Callable[[], None]:
         def body() -> None:
-            self.step.rate.copy_(self.rates[self.next_step].squeeze(0))
-            batch = self.source.pick(self.order[self.next_sample + self.offsets[:size]])
+            torch.index_select(self.rates, 0, self.next_step, out=self.step.rate.view(1))
+            batch = self.source.pick(self.order[self.next_step].squeeze(0)[:size])
             chosen = None if self.times is None else self.times[self.next_step].squeeze(0)
             self.step(at_times(batch, chosen))
-            self.next_sample.add_(size)
             self.next_step.add_(1)
 
         return body
@@ -133,21 +130,20 @@ class Captured:
     def _record(self, size: int) -> None:
         """Record a step for batches of a size; what the trials before it changed is put back."""
         body, device = self._body(size), self.order.device
-        counters = [self.next_sample, self.next_step]
         # Detached: a copy with a history would tie the weights to the stream it was made on.
-        known = {id(x): x.detach().clone() for x in [*self.step.tensors(), *counters]}
+        known = {id(x): x.detach().clone() for x in [*self.step.tensors(), self.next_step]}
         random = torch.cuda.get_rng_state(device)
         stream = torch.cuda.Stream(device)
         try:
             self._try_out(body, stream)
-            self._restore(known, counters)
+            self._restore(known)
             graph = torch.cuda.CUDAGraph()
             self.step.flat.forget_gradients()
             # On the stream of the trials: libraries keep handles and workspaces for each stream.
             with torch.cuda.graph(graph, stream=stream):
                 body()
         finally:
-            self._restore(known, counters)
+            self._restore(known)
             self.step.remember_norms()  # those of a recording were never computed
             torch.cuda.set_rng_state(random, device)
         self.graphs[size] = graph
@@ -158,15 +154,14 @@ class Captured:
         try:
             with torch.cuda.stream(stream):
                 for _ in range(_TRIALS):
-                    self.next_sample.zero_()
                     self.next_step.zero_()
                     body()
         finally:
             current.wait_stream(stream)
 
     @torch.no_grad()
-    def _restore(self, known: dict[int, Tensor], counters: list[Tensor]) -> None:
-        for tensor in [*self.step.tensors(), *counters]:
+    def _restore(self, known: dict[int, Tensor]) -> None:
+        for tensor in [*self.step.tensors(), self.next_step]:
             before = known.get(id(tensor))
             if before is None:  # of the optimiser, made by the trials
                 tensor.zero_()

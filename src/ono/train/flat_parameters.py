@@ -36,16 +36,16 @@ class FlatParameters:
         sizes = [-(-part.numel() // _ALIGNED) * _ALIGNED for part in self.parts]
         self.whole = nn.Parameter(self.parts[0].new_zeros(sum(sizes)))
         self.whole.grad = torch.zeros_like(self.whole)
-        views = self._cut(self.whole.detach(), sizes)
-        self.gradients = self._cut(self.whole.grad, sizes)
+        pieces = self.whole.detach().split(sizes)
+        zeros = self.whole.new_zeros(_ALIGNED)
+        self.gaps = [
+            zeros[: size - part.numel()] for part, size in zip(self.parts, sizes, strict=True)
+        ]
         with torch.no_grad():
-            for part, view in zip(self.parts, views, strict=True):
+            for part, piece in zip(self.parts, pieces, strict=True):
+                view = piece[: part.numel()].view(part.shape)
                 view.copy_(part)
                 part.data = view
-
-    def _cut(self, whole: Tensor, sizes: list[int]) -> list[Tensor]:
-        pieces = zip(self.parts, whole.split(sizes), strict=True)
-        return [piece[: part.numel()].view(part.shape) for part, piece in pieces]
 
     def forget_gradients(self) -> None:
         """Let the next backward pass start from nothing."""
@@ -55,12 +55,9 @@ class FlatParameters:
     @torch.no_grad()
     def gather(self) -> Tensor:
         """Return the gradient of the one parameter, gathered from all; none counts as zero."""
-        given = [part.grad for part in self.parts if part.grad is not None]
-        views = [
-            v for v, part in zip(self.gradients, self.parts, strict=True) if part.grad is not None
-        ]
-        if len(given) < len(self.parts):
-            torch._foreach_zero_(self.gradients)
-        torch._foreach_copy_(views, given)
         assert self.whole.grad is not None
-        return self.whole.grad
+        pieces = []
+        for part, gap in zip(self.parts, self.gaps, strict=True):
+            given = gap.new_zeros(part.numel()) if part.grad is None else part.grad.flatten()
+            pieces += [given, gap] if len(gap) else [given]
+        return torch.cat(pieces, out=self.whole.grad)

@@ -176,14 +176,14 @@ class _Training:
 
     def end_epoch(self, began: float) -> None:
         state, train = self.state, self.recipe.train
-        if float(self.step.samples) == 0:
+        if float(self.step.tally.samples) == 0:
             raise NonFiniteStep(f"no step of epoch {state.epoch} was finite; nothing was learned")
         record: dict[str, Any] = {
             "epoch": state.epoch,
             "step": state.step,
-            "train": self.step.take_mean_loss(),
+            "train": self.step.tally.take_mean_loss(),
             "learning_rate": self.recipe.optimiser.rate(state.step - 1, self.steps),
-            "skipped": int(self.step.skipped),
+            "skipped": int(self.step.tally.skipped),
             "failed_factorisations": failed_factorisations(self.step.operator),
         }
         validated = state.epoch % train.validate_every == 0 or state.epoch == train.epochs
@@ -237,7 +237,7 @@ class _Training:
         )
 
     def refuse_non_finite(self) -> None:
-        skipped = int(self.step.skipped)
+        skipped = int(self.step.tally.skipped)
         if skipped > self.recipe.train.skips:
             raise NonFiniteStep(
                 f"{self.guard.explain(self.step.operator, skipped, self.recipe.train.skips)}; last "

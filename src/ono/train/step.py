@@ -24,15 +24,18 @@ from ono.data.windows import windows
 from ono.errors import OutOfMemory, RecipeError
 from ono.evaluate.metrics import channel_errors, gradient_relative_l2, relative_l2
 from ono.evaluate.operator import Operator
-from ono.nn.moments import Moments, commit
+from ono.nn.moments import Moments
 from ono.nn.recompute import recompute_blocks
 from ono.train.adamw import FlatAdamW
 from ono.train.batch_norms import keep_where, running_statistics
 from ono.train.flat_parameters import FlatParameters
 from ono.train.kernels import choose_kernels
 from ono.train.recipe import Recipe
+from ono.train.relative_error import quick_relative_l2
+from ono.train.tally import Tally
 
 Losses = Callable[[Operator, Batch], Tensor]
+Error = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 def sample_losses(
@@ -42,6 +45,7 @@ def sample_losses(
     gradient_loss: float = 0.0,
     by_channel: bool = False,
     forcing: Literal["teacher", "free"] = "teacher",
+    error: Error = relative_l2,
 ) -> Float[Tensor, " batch"]:
     """Return each sample's relative error in physical units, with the H1 term if asked for.
 
@@ -61,14 +65,13 @@ def sample_losses(
     if by_channel:
         losses = channel_errors(pred, target, domain.mask).mean(1)
     else:
-        losses = relative_l2(pred, target, domain.mask)
+        losses = error(pred, target, domain.mask)
     if gradient_loss > 0 and domain.shape is not None:
         times = pred.shape[1] if pred.ndim == 4 else 1
         ours, theirs = (x.flatten(0, 1) if x.ndim == 4 else x for x in (pred, target))
         slopes = gradient_relative_l2(ours, theirs, domain.shape)
         losses = losses + gradient_loss * slopes.unflatten(0, (-1, times)).mean(1)
-    means: Tensor = losses.unflatten(0, (-1, steps)).mean(1)
-    return means
+    return losses if steps == 1 else losses.unflatten(0, (-1, steps)).mean(1)
 
 
 def at_times(batch: Batch, chosen: Int[Tensor, " times"] | None) -> Batch:
@@ -123,16 +126,15 @@ class Step:
         self.fused = self.optimiser.quick = choose_kernels(operator, recipe, device)
         self.micro_batch = recipe.train.micro_batch
         self.warn: Callable[[str], None] = lambda message: None
-        self.losses: Losses = partial(sample_losses, **loss_options(recipe))
+        self.tally = Tally(_moments(operator), device, quick=self.fused)
+        error = quick_relative_l2 if self.fused else relative_l2
+        self.losses: Losses = partial(sample_losses, **loss_options(recipe), error=error)
         self.batch_norms = running_statistics(operator)
         self.remember_norms()
         self.average: Operator | None = None
         if recipe.train.weight_average > 0:
             self.average = copy.deepcopy(operator).requires_grad_(False)
             self.flat_average = FlatParameters(compress(self.average.parameters(), trained))
-        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        self.samples = torch.zeros((), dtype=torch.float64, device=device)
-        self.skipped = torch.zeros((), dtype=torch.int64, device=device)
         self.applied = torch.zeros((), dtype=torch.float64, device=device)
 
     @property
@@ -159,11 +161,10 @@ class Step:
 
     def _follow(self, losses: Float[Tensor, " batch"], applied: Bool[Tensor, ""]) -> None:
         """Let all that follows the weights follow an update."""
-        commit(self.operator, applied)
+        self.tally.add(losses, applied)
         keep_where(applied, self.batch_norms, self.norms_before)
         self._update_average(applied)
         self.outdate()
-        self._count(losses, applied)
 
     def remember_norms(self) -> None:
         """Keep what the running statistics are now, to go back to if a step is not applied."""
@@ -188,10 +189,7 @@ class Step:
     def _update(self, losses: Float[Tensor, " batch"]) -> Bool[Tensor, ""]:
         """Update the weights if loss and gradient are finite; return whether they are."""
         norm = torch.linalg.vector_norm(self.flat.gather())
-        size = losses.mean() + norm
-        applied: Tensor = size - size == 0  # neither is true of NaN and infinity
-        self.optimiser.update(applied, norm, self.recipe.optimiser.clip)
-        return applied
+        return self.optimiser.update(losses, norm, self.recipe.optimiser.clip)
 
     def _backward(self, batch: Batch) -> Float[Tensor, " batch"]:
         """Leave the gradient of the mean loss in the weights; return the losses."""
@@ -207,16 +205,9 @@ class Step:
             found.append(losses.detach())
         return found[0] if len(found) == 1 else torch.cat(found)
 
-    def take_mean_loss(self) -> float:
-        """Return the mean loss since the last call and start over (waits for the device)."""
-        mean = float(self.loss_sum / self.samples.clamp_min(1))
-        self.loss_sum.zero_()
-        self.samples.zero_()
-        return mean
-
     def tensors(self) -> list[Tensor]:
         """Return every tensor a step changes, so that a trial can be undone."""
-        parts: list[Tensor] = [self.loss_sum, self.samples, self.skipped, self.applied]
+        parts: list[Tensor] = [*self.tally.counters().values(), self.applied]
         for module in filter(None, (self.operator, self.average)):
             parts += [*module.parameters(), *module.buffers()]
         for state in self.optimiser.state.values():
@@ -231,9 +222,7 @@ class Step:
             "moments": {str(k): _plain(v) for k, v in moments.items()},
             "raw_model": raw,
             "micro_batch": self.micro_batch,
-            "loss_sum": self.loss_sum.cpu(),
-            "samples": self.samples.cpu(),
-            "skipped": self.skipped.cpu(),
+            **_plain(self.tally.counters()),
             "applied": self.applied.cpu(),
         }
 
@@ -248,8 +237,8 @@ class Step:
         for group in self.optimiser.param_groups:  # loading has put a copy there
             group["lr"] = self.rate
         self.micro_batch = state["micro_batch"]
-        for name in ("loss_sum", "samples", "skipped", "applied"):
-            getattr(self, name).copy_(state[name])
+        for name, counter in (*self.tally.counters().items(), ("applied", self.applied)):
+            counter.copy_(state[name])
 
     @torch.no_grad()
     def _update_average(self, applied: Tensor) -> None:
@@ -266,12 +255,6 @@ class Step:
             mine.updates.copy_(theirs.updates)
         for old, now in zip(running_statistics(self.average), self.batch_norms, strict=True):
             old.copy_(now)
-
-    @torch.no_grad()
-    def _count(self, losses: Tensor, applied: Tensor) -> None:
-        self.loss_sum += torch.where(applied, losses, 0).sum(dtype=torch.float64)
-        self.samples.add_(applied, alpha=len(losses))
-        self.skipped += ~applied
 
     def _precision(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
         if self.recipe.train.precision == "bf16":
