@@ -97,7 +97,8 @@ def test_times_of_two_devices_have_two_tables() -> None:
              recipe_sha256=device, values={"epoch": 1.0})
         for c in cells for device in ("a GPU", "a CPU")
     ]  # fmt: skip
-    runtime = [sheet for sheet in sheets(lines, ["runtime"]) if sheet.title == "Runtime"]
+    runtime = [s for s in sheets(lines, ["runtime"]) if s.title.startswith("Runtime")]
+    assert [sheet.title for sheet in runtime] == ["Runtime (a CPU)", "Runtime (a GPU)"]
     assert [dict(sheet.facts)["device"] for sheet in runtime] == ["a CPU", "a GPU"]
 
 
@@ -116,7 +117,20 @@ def test_made_and_published_data_and_budgets_never_share_a_table() -> None:
     shown = [row(sheet, "ono")["darcy"][0] for sheet in found]
     assert shown == ["0.1000", "0.2000", "0.3000"], "the larger budget first"
     assert len({sheet.name for sheet in found}) == 3
+    assert [sheet.title for sheet in found] == [
+        "Main results (short budget, made data)",
+        "Main results (short budget, published data)",
+        "Main results (smoke budget, made data)",
+    ]
     assert dict(found[1].facts)["data"] == "the published files"
+
+
+def test_only_the_fullest_of_several_tables_shows_what_is_missing() -> None:
+    paper = line("darcy/ono", budget="paper", recipe_sha256="p")
+    short = [line(), line("darcy/fno", recipe_sha256="f")]
+    large, full = sheets([paper, *short], ["main"])
+    assert [name for name, _ in large.rows] == ["ono"]
+    assert len(full.rows) == len(experiment("main").tables[0].rows)
 
 
 def test_seeds_of_another_recipe_or_other_data_are_left_out() -> None:

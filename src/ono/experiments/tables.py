@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ono.data.info import Array
@@ -119,17 +119,26 @@ def _sheets_of(
                 (table.axis or "", *table.columns),
             )
         ]
+    lines = {group: [line for line in whole if _group(line) == group] for group in groups}
+    fullest = max(groups, key=lambda group: len(lines[group]))
     made = []
-    for group in groups:
-        some = [line for line in whole if _group(line) == group]
+    for group, some in lines.items():
         unfinished = unfinished_cells([line for line in others if line.budget == group[0]], some)
-        made.append(_sheet(chosen, table, some, unfinished, pictures))
+        sheet = _sheet(chosen, table, some, unfinished, pictures, every_row=group == fullest)
+        made.append(replace(sheet, title=sheet.title + _distinction(group, groups)))
     return made
 
 
 def _group(line: Line) -> Group:
     """Return what the lines of one table have in common; times also the device."""
     return line.budget, line.data, line.device if line.data == "stand-in" else ""
+
+
+def _distinction(group: Group, groups: Sequence[Group]) -> str:
+    """Return what tells a table from others of the same title, to be put behind it."""
+    words = (f"{group[0]} budget", f"{group[1]} data", group[2])
+    own = [word for i, word in enumerate(words) if len({other[i] for other in groups}) > 1]
+    return f" ({', '.join(filter(None, own))})" if own else ""
 
 
 def _rank(group: Group) -> tuple[int, str, str]:
@@ -143,13 +152,18 @@ def _sheet(
     lines: list[Line],
     unfinished: Unfinished,
     pictures: Path | None,
+    *,
+    every_row: bool,
 ) -> Sheet:
+    """Return the table of some lines, with every row or only those that have a number of ours."""
     budget, source = lines[0].budget, lines[0].data
     ours = {key: _measured(place, lines, unfinished) for key, place in table.places.items()}
     printed = PUBLISHED[table.name].numbers if table.name in PUBLISHED else {}
     compare = budget not in BUDGETS or not BUDGETS[budget].is_smoke
     rows = []
     for row in table.rows:
+        if not every_row and not any(ours.get((row, column)) for column in table.columns):
+            continue
         entries = []
         for column in table.columns:
             place = table.places.get((row, column))
