@@ -100,7 +100,7 @@ class Peak:
 
 def one_step(where: torch.device, data: Path, options: str) -> dict[str, Any]:
     """Take a step, with everything it makes once: gradients, moments and, on a GPU, a recording."""
-    recipe = recipe_on("darcy/ono", data, options.split())
+    recipe = recipe_on("darcy/ono", data, ["train.precision=tf32", *options.split()])
     runner, epoch = runner_of(recipe, where)
     one = Epoch(epoch.order[: recipe.train.batch], epoch.rates[:1], epoch.times)
     peak = Peak(where)

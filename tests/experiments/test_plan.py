@@ -111,14 +111,14 @@ def test_minutes_are_those_of_a_line_like_it_if_there_is_one() -> None:
 
 def test_a_training_says_nothing_about_a_measurement_of_speed() -> None:
     runtime = experiment("runtime")
-    (timed,) = [c for c in runtime.cells if str(c) == "elasticity/geo-fno"]
-    trained = line(Cell("elasticity/geo-fno"))
+    (timed,) = [c for c in runtime.cells if c.recipe == "elasticity/geo-fno"]
+    trained = line(Cell(timed.recipe, timed.changes))
     assert minutes(timed, SHORT, [trained]) == (0.3, False)
     found = {str(one.work.job.cell): one for one in listing([runtime], SHORT, [trained])}
-    assert found["elasticity/geo-fno"].state == "-"
+    assert found[str(timed)].state == "-"
     measured = line(timed, experiment="runtime", epochs=0)
     found = {str(one.work.job.cell): one for one in listing([runtime], SHORT, [trained, measured])}
-    assert found["elasticity/geo-fno"].state == "complete"
+    assert found[str(timed)].state == "complete"
 
 
 def test_every_cell_has_an_estimate_and_a_value() -> None:

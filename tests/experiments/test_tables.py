@@ -153,7 +153,14 @@ def test_sizes_are_ranges_over_benchmarks() -> None:
     _, table = experiment("runtime").tables
     cells = table.places["lsm", "parameters"].cells
     lines = [
-        line(c.recipe, experiment="runtime", recipe_sha256=c.recipe, data="stand-in", values=v)
+        line(
+            c.recipe,
+            changes=c.changes,
+            experiment="runtime",
+            recipe_sha256=c.recipe,
+            data="stand-in",
+            values=v,
+        )
         for c, v in zip(cells, [{"parameters": 1.5 + i} for i in range(6)], strict=True)
     ]
     sheet = sheets(lines, ["runtime"])[-1]

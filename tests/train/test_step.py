@@ -20,6 +20,8 @@ from ono.data.view import Batch, View
 from ono.evaluate.calibrate import is_calibrated
 from ono.evaluate.card import Card
 from ono.evaluate.operator import Operator
+from ono.nn.moments import Moments
+from ono.train.flat_parameters import FlatParameters
 from ono.train.recipe import Recipe
 from ono.train.step import Step, sample_losses
 
@@ -214,6 +216,41 @@ def test_the_gradient_is_clipped(data: Dataset) -> None:
     torch.testing.assert_close(tight.flat.whole.grad, raw / 3, rtol=1e-4, atol=1e-8)
 
 
+def test_gradients_are_gathered_from_wherever_they_lie() -> None:
+    """Of three parameters one has no gradient, and one has it the other way round in memory."""
+    first, second, third = (torch.nn.Parameter(torch.zeros(*s)) for s in ((3,), (2, 5), (7,)))
+    flat = FlatParameters([first, second, third])
+    flat.whole.grad = torch.full_like(flat.whole, torch.nan)
+    first.grad, second.grad = torch.arange(3.0), torch.arange(10.0).reshape(5, 2).mT
+    whole = flat.gather()
+    assert whole is flat.whole.grad
+    assert whole[:3].tolist() == [0, 1, 2]
+    assert torch.equal(whole[64:74].reshape(2, 5), torch.arange(10.0).reshape(5, 2).mT)
+    assert float(whole.sum()) == 3 + 45
+
+
+def test_running_covariances_stay_with_the_step(data: Dataset) -> None:
+    """What is loaded, restored or calibrated is what the next step goes on with."""
+    step = begin(data, changed(data, weight_average=0.5))
+    some = list(batches(data))
+    step(some[0])
+    other = begin(data, changed(data, weight_average=0.5))
+    other.operator.load_state_dict(step.evaluated.state_dict())
+    other.restore(step.state())
+    calibration = load(View(data, data.rows("train")), torch.device("cpu"))
+    assert other.average is not None
+    other.average.calibrate(calibration)
+    other.operator.calibrate(calibration)
+    for one in (step, other):
+        one(some[1])
+    kept = [part for part in other.operator.modules() if isinstance(part, Moments)]
+    twins = [part for part in step.operator.modules() if isinstance(part, Moments)]
+    assert kept
+    for mine, theirs in zip(kept, twins, strict=True):
+        assert float(mine.updates) == 2
+        assert torch.equal(mine.running, theirs.running)
+
+
 def test_averaged_weights_follow_their_formula(data: Dataset) -> None:
     step = begin(data, changed(data, weight_average=0.75))
     expected = [p.detach().clone() for p in step.operator.parameters()]
@@ -256,6 +293,17 @@ def test_a_frozen_parameter_stays_as_it_is(data: Dataset) -> None:
 def test_without_averaging_the_trained_operator_is_evaluated(data: Dataset) -> None:
     step = begin(data, changed(data))
     assert step.evaluated is step.operator
+
+
+def test_a_cpu_without_bfloat16_takes_float32(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ono.train.step.has_bfloat16", lambda kind: False)
+    exact, asked = begin(data, changed(data)), begin(data, changed(data, precision="bf16"))
+    for batch in batches(data):
+        exact(batch)
+        asked(batch)
+    assert torch.equal(exact.flat.whole, asked.flat.whole)
 
 
 def test_bfloat16_steps_run_and_differ_a_little(data: Dataset) -> None:

@@ -25,9 +25,10 @@ _STATES: tuple[State, ...] = get_args(State)
 class Moments(nn.Module):
     """Hold the running and the exact mean of one float64 statistic.
 
-    Sums arrive through `observe`. A training step ends with `commit`, which folds them into the
-    running means; a calibration pass ends with `settle`, which makes them the exact mean. Sums add
-    over batches, chunks and ranks, so the result does not depend on how the data was cut.
+    Sums arrive through `observe`. At the end of a training step they are folded into the running
+    means, by `MomentStack.fold` or `commit`; a calibration pass ends with `settle`, which makes
+    them the exact mean. Sums add over batches, chunks and ranks, so the result does not depend on
+    how the data was cut.
     """
 
     running: Tensor
@@ -129,15 +130,17 @@ def observe_all(
     torch._foreach_add_([part.weight for part in parts], weight)
 
 
-def commit(module: nn.Module, applied: bool = True) -> None:
-    """End a training step: fold the sums of every `Moments` inside into its running mean.
+def commit(module: nn.Module, applied: Bool[Tensor, ""] | bool = True) -> None:
+    """End a step of a training loop of your own, which needs it only with covariance="ema".
 
-    Nothing is folded if the step was not applied. The training loop does this. A loop of your own
-    needs it only with covariance="ema".
+    The sums of every `Moments` inside are folded into its running mean, unless the step was not
+    applied.
     """
-    for part in module.modules():
-        if isinstance(part, Moments):
-            _fold(part, torch.as_tensor(applied, device=part.weight.device))
+    parts = [part for part in module.modules() if isinstance(part, Moments)]
+    if parts:
+        applied = torch.as_tensor(applied, device=parts[0].weight.device)
+        for part in parts:
+            _fold(part, applied)
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ono.data.view import Batch
 from ono.data.windows import windows
+from ono.device import has_bfloat16
 from ono.errors import OutOfMemory, RecipeError
 from ono.evaluate.metrics import channel_errors, gradient_relative_l2, relative_l2
 from ono.evaluate.operator import Operator
@@ -35,7 +36,7 @@ from ono.train.relative_error import quick_relative_l2
 from ono.train.tally import Tally
 
 Losses = Callable[[Operator, Batch], Tensor]
-Error = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+Metric = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 def sample_losses(
@@ -45,7 +46,7 @@ def sample_losses(
     gradient_loss: float = 0.0,
     by_channel: bool = False,
     forcing: Literal["teacher", "free"] = "teacher",
-    error: Error = relative_l2,
+    error: Metric = relative_l2,
 ) -> Float[Tensor, " batch"]:
     """Return each sample's relative error in physical units, with the H1 term if asked for.
 
@@ -222,8 +223,7 @@ class Step:
             "moments": {str(k): _plain(v) for k, v in moments.items()},
             "raw_model": raw,
             "micro_batch": self.micro_batch,
-            **_plain(self.tally.counters()),
-            "applied": self.applied.cpu(),
+            **_plain({**self.tally.counters(), "applied": self.applied}),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -257,7 +257,7 @@ class Step:
             old.copy_(now)
 
     def _precision(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-        if self.recipe.train.precision == "bf16":
+        if self.recipe.train.precision == "bf16" and has_bfloat16(device.type):
             return torch.autocast(device.type, torch.bfloat16)
         return contextlib.nullcontext()
 
