@@ -81,6 +81,7 @@ COLUMNS = {
     ),
     "inference": (
         "recipe",
+        "call",
         "points",
         "batch",
         "chunk",
@@ -140,6 +141,7 @@ def call(line: dict[str, Any]) -> dict[str, str]:
     rate = 1000 * line["points"] * line["batch"] / line["milliseconds"]
     return {
         "recipe": line["recipe"],
+        "call": line.get("form", "eager"),
         "points": line["points"],
         "batch": line["batch"],
         "chunk": line["chunk"] or "",

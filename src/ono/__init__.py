@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ono.evaluate.calibrate import calibrate as calibrate
     from ono.evaluate.metrics import relative_l2 as relative_l2
     from ono.evaluate.operator import Operator as Operator
+    from ono.evaluate.recorded import Recorded as Recorded
     from ono.models.ono import ONO as ONO
     from ono.models.ono_config import ONOConfig as ONOConfig
     from ono.problem import Problem as Problem
@@ -30,6 +31,7 @@ _HOMES = {
     "Operator": "ono.evaluate.operator",
     "Problem": "ono.problem",
     "Recipe": "ono.train.recipe",
+    "Recorded": "ono.evaluate.recorded",
     "calibrate": "ono.evaluate.calibrate",
     "fit": "ono.train.loop",
     "relative_l2": "ono.evaluate.metrics",

@@ -31,6 +31,12 @@ def test_mistakes_are_told_before_anything_is_measured(
         ono("bench", "inference", "darcy/ono-quick", "darcy/ono-quik")
 
 
+def test_a_recording_on_a_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ono.experiments.stand_in.stand_in", None)  # not called
+    with pytest.raises(InputError, match="--recorded needs a GPU"):
+        ono("bench", "inference", "darcy/ono-quick", "--recorded", "--device", "cpu")
+
+
 def test_a_batch_that_was_asked_for_is_not_left_out_without_a_word() -> None:
     asked = ("--points", "64", "--batch", "4", "--seconds", "0.1", "--device", "cpu")
     told = ono("bench", "inference", "darcy/ono-quick", *asked)

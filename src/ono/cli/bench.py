@@ -137,6 +137,9 @@ def inference(
     chunk: Annotated[
         int | None, typer.Option(min=1, help="Points at a time. Default: 65536, if many.")
     ] = None,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="Replay each call as a CUDA graph (needs a GPU).")
+    ] = False,
     seconds: Annotated[float, typer.Option(min=0.1, help="To measure each for.")] = 2.0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     lines: Annotated[
@@ -153,12 +156,14 @@ def inference(
     from rich.table import Table
 
     from ono.device import choose_device, describe_device
-    from ono.errors import OnoError
+    from ono.errors import InputError, OnoError
     from ono.experiments.inference import call_speed, untrained
     from ono.experiments.stand_in import stand_in
     from ono.train.recipe import Recipe
 
-    table = Table("recipe", "points", "batch", "chunk", "ms/call", "points/s", "peak GiB")
+    if recorded and (chunk is not None or choose_device(device) == "cpu"):
+        raise InputError("--recorded needs a GPU and takes all points at once, without --chunk")
+    table = Table("recipe", "call", "points", "batch", "chunk", "ms/call", "points/s", "peak GiB")
     sizes = points or [1_000, 10_000, 100_000, 1_000_000]
     _refuse_before_work(recipes, lines)
     for recipe in recipes:
@@ -182,13 +187,20 @@ def inference(
                         continue
                     try:
                         row = call_speed(
-                            name, operator, size, batch=count, chunk=chunk, seconds=seconds
+                            name,
+                            operator,
+                            size,
+                            batch=count,
+                            chunk=chunk,
+                            seconds=seconds,
+                            recorded=recorded,
                         )
                     except OnoError as error:
                         typer.echo(f"{recipe}, {size} points: {error}", err=True)
                         continue
                     table.add_row(
                         row.recipe,
+                        row.form,
                         f"{row.points:,}",
                         str(row.batch),
                         "" if row.chunk is None else f"{row.chunk:,}",

@@ -11,7 +11,9 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,13 +25,17 @@ from ono.device import choose_device
 from ono.domain import Domain
 from ono.errors import OutOfMemory
 from ono.evaluate.operator import CHUNK, Operator
+from ono.evaluate.recorded import Recorded
 from ono.train.prepare import cut, new_operator
 from ono.train.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """What a call of an operator costs; `chunk` is None where all points were taken at once."""
+    """What a call of an operator costs; `chunk` is None where all points were taken at once.
+
+    A recorded call is the replay of a CUDA graph, with the copy of its inputs and of its output.
+    """
 
     recipe: str
     points: int
@@ -38,6 +44,7 @@ class Inference:
     milliseconds: float
     calls: int
     peak_bytes: int | None
+    form: Literal["eager", "recorded"] = "eager"
 
     @property
     def points_per_second(self) -> float:
@@ -65,25 +72,30 @@ def call_speed(
     batch: int = 1,
     chunk: int | None = None,
     seconds: float = 2.0,
+    recorded: bool = False,
 ) -> Inference:
     """Measure calls at about so many points: the median, without the first if there are more.
 
     Points are streamed where they are many, or if a `chunk` is given; what is kept of them between
-    the layers stays on the device.
+    the layers stays on the device. A recorded call takes all at once.
     """
     device = operator.normaliser.coord_low.device
     domain, values, moment = noise(operator, points, batch)
     domain, values = domain.to(device), values.to(device)
-    if chunk is None and operator.in_chunks(domain):
+    if chunk is None and operator.in_chunks(domain) and not recorded:
         chunk = CHUNK
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
+    if recorded:
+        answer = partial(Recorded(operator, domain, values, time=moment), domain, values)
+    else:
+        answer = partial(operator.field, domain, values, chunk=chunk)
 
     def call() -> float:
         began = time.perf_counter()
         try:
-            operator.field(domain, values, time=moment, chunk=chunk)
+            answer(time=moment)
         except torch.OutOfMemoryError as error:
             raise OutOfMemory(f"memory ran out: {error}; give a chunk") from None
         if device.type == "cuda":
@@ -101,6 +113,7 @@ def call_speed(
         1000 * float(np.median(taken[1:] or taken)),
         len(taken),
         torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+        "recorded" if recorded else "eager",
     )
 
 

@@ -105,6 +105,7 @@ class ONO(nn.Module):
             nn.Identity() if config.block == "post" else Unrounded(nn.LayerNorm(width), projection)
         )
         self.flows: Flows | None = None
+        self.folded_flows: Flows | None = None
         initialise(self)
         if config.eigen.norm == "ortho" and config.block == "pre":
             for attention in self.orthogonal_attentions():
@@ -128,12 +129,20 @@ class ONO(nn.Module):
             return each_time(self, domain, values, query, time)
         if self.config.query == "cross":
             return self._cross(domain, values, query or domain, time)
-        if self.training and query is None and self.flows is not None and values.is_cuda:
-            return self.flows(self, self._inputs(domain, values), time, self._measure(domain))
+        flows = self.flows if self.training else self._folded_flows()
+        if flows is not None and query is None and values.is_cuda:
+            return flows(self, self._inputs(domain, values), time, self._measure(domain))
         output, seen = self.encode(domain, values, time=time)
         if query is None:
             return output
         return self.decode(seen, domain, values, query, time=time)
+
+    def _folded_flows(self) -> Flows | None:
+        """Return the fused flows of evaluation, if they are wanted and nobody wants gradients."""
+        if self.folded_flows is None or torch.is_grad_enabled():
+            return None
+        folded = all(attention.is_folded for attention in self.orthogonal_attentions())
+        return self.folded_flows if folded else None
 
     def encode(
         self,

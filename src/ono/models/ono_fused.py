@@ -1,12 +1,14 @@
 """Both flows of ONO through fused GPU kernels, where its configuration allows.
 
 They are written for the configuration that is trained most: pre-norm blocks with efficient
-attention, at most as many eigenfunctions as channels, FFNs as wide as the flows. Everything else,
-and evaluation, takes the plain path. Both compute the same function.
+attention, at most as many eigenfunctions as channels, FFNs as wide as the flows. Everything else
+takes the plain path, and so does evaluation if it is not asked for. Both compute the same function.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from functools import partial
 from typing import cast
 
@@ -20,9 +22,10 @@ from ono.models.ono_flows import Flows, Own, Plan
 from ono.nn.blocks import NNBlock, OrthogonalBlock
 from ono.nn.fused_ends import MOST_OUTPUTS, Lifting, can_lift, lifted, projected
 from ono.nn.fused_launch import WIDTHS, Setting, ambient_precision, operands
-from ono.nn.fused_lower import lower_parameters, lower_weights
+from ono.nn.fused_lower import lower_forward, lower_parameters, lower_weights
 from ono.nn.fused_mixing import Whitened
-from ono.nn.fused_upper import upper_parameters, upper_weights
+from ono.nn.fused_upper import upper_forward, upper_parameters, upper_weights
+from ono.nn.lanes import lanes
 from ono.nn.measure import Measure
 from ono.nn.whitening import Whitener, Whitening, count_all
 
@@ -66,6 +69,29 @@ def fuse_blocks(module: nn.Module, wanted: bool = True, *, streams: bool = True)
     return len(parts)
 
 
+@contextlib.contextmanager
+def fused_evaluation(module: nn.Module) -> Iterator[int]:
+    """Let every calibrated ONO inside a module that can be evaluated by the fused kernels as well.
+
+    Only calls without gradients and at the input points are. Yields how many operators there are.
+    """
+    parts = [
+        part
+        for part in module.modules()
+        if isinstance(part, ONO)
+        and unfusable(part.config) is None
+        and isinstance(part.upper[0].attention.norm, Whitening)
+    ]
+    before = [part.folded_flows for part in parts]
+    try:
+        for part in parts:
+            part.folded_flows = folded_flows
+        yield len(parts)
+    finally:
+        for part, known in zip(parts, before, strict=True):
+            part.folded_flows = known
+
+
 def flows(
     model: ONO,
     inputs: Float[Tensor, "batch points inputs"],
@@ -85,6 +111,35 @@ def flows(
         count_all(pooled, totals[:, 0], len(g))
     if isinstance(norms[0], Whitener):
         norms[0].count_failures(failures)
+    output: Tensor = _head(cast(nn.Sequential, model.head), h)
+    return output
+
+
+def folded_flows(
+    model: ONO,
+    inputs: Float[Tensor, "batch points inputs"],
+    time: Tensor | None,
+    measure: Measure,
+) -> Float[Tensor, "batch *time points out"]:
+    """Return the output of a calibrated model, whose k×k kernels are constants, for evaluation."""
+    g, h = _lifted(model, inputs, time, streams=True)
+    lowers = cast("list[NNBlock]", list(model.lower))
+    uppers = cast("list[OrthogonalBlock]", list(model.upper))
+    setting = _setting(uppers, measure, g.device)
+    below, above = _multiplied(lowers, uppers, setting.precision)
+    held = [g]  # what one flow has made and the other reads, until both have come together
+    with torch.cuda.device_of(g), lanes(2, g.device, beside=True) as (first, second):
+        second.behind(first)
+        for layer, (lower, upper) in enumerate(zip(lowers, uppers, strict=True)):
+            own = lower_parameters(lower, upper.attention.w_q)
+            with second.open():
+                left = lower_forward(g, own, below[layer], setting)
+            g = left.after
+            held.append(left.features)
+            first.behind(second)
+            kernel = upper.attention.folded[None]
+            own = upper_parameters(upper)
+            _, h = upper_forward(h, left.features, kernel, own, above[layer], setting)
     output: Tensor = _head(cast(nn.Sequential, model.head), h)
     return output
 
@@ -124,8 +179,7 @@ def _both_flows(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return h after the last layer, and what `Flows` says about covariances."""
     options = uppers[0].attention.options
-    weights = None if measure.weights is None else measure.weights.contiguous()
-    setting = Setting(weights, options.functions, ambient_precision(g.device))
+    setting = _setting(uppers, measure, g.device)
     how = Whitened(options.norm == "ortho", options.covariance != "sample", options.ridge)
     below, above = _multiplied(lowers, uppers, setting.precision)
     layers = [
@@ -141,6 +195,11 @@ def _both_flows(
     with torch.cuda.device_of(g):  # kernels are launched on the current one
         found: tuple[Tensor, Tensor, Tensor] = Flows.apply(g, h, plan, *parameters)  # type: ignore[no-untyped-call]
     return found
+
+
+def _setting(uppers: list[OrthogonalBlock], measure: Measure, device: torch.device) -> Setting:
+    weights = None if measure.weights is None else measure.weights.contiguous()
+    return Setting(weights, uppers[0].attention.options.functions, ambient_precision(device))
 
 
 def _multiplied(
