@@ -85,9 +85,11 @@ def test_the_command_writes_a_line_for_each_measurement(tmp_path: Path) -> None:
     sets = [word for change in SMALL for word in ("--set", change)]
     asked = ["--points", "200", "--points", "800", "--batch", "1", "--batch", "3"]
     words = ["inference", "elasticity/ono", *sets, *asked, "--seconds", "0.1", "--device", "cpu"]
-    done = CliRunner().invoke(app, [*words, "--lines", str(tmp_path / "lines.jsonl")])
+    kept = ["--lines", str(tmp_path / "lines.jsonl"), "--commit", "abc"]
+    done = CliRunner().invoke(app, [*words, *kept])
     assert done.exit_code == 0, done.output
     lines = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
     # Three samples of 800 points would be more than the largest sample asked for.
     assert [(line["batch"], line["points"]) for line in lines] == [(1, 200), (1, 800), (3, 200)]
     assert all(line["milliseconds"] > 0 and line["device"].startswith("cpu") for line in lines)
+    assert {(line["form"], line["commit"]) for line in lines} == {("eager", "abc")}

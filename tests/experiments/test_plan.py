@@ -102,11 +102,13 @@ def test_minutes_are_those_of_a_line_like_it_if_there_is_one() -> None:
     guess, measured = minutes(cell, SHORT, [line(Cell("pipe/ono"))])
     assert not measured
     assert minutes(cell, SHORT, [line(cell, shared=3)]) == (guess, False)
-    assert guess == pytest.approx(0.3 + 125 * 100 * 3.6 / 60_000)
+    assert guess == pytest.approx(0.3 + 125 * 100 * 3.1 / 60_000)
     deep = minutes(Cell("elasticity/ono", ("model.layers=30",)), SHORT)[0]
     assert (deep - 0.3) / (guess - 0.3) == pytest.approx(30 / 8)
     coarse = minutes(Cell("darcy/ono", ("data.resolution=43",)), SHORT)[0]
-    assert coarse < minutes(Cell("darcy/ono"), SHORT)[0] / 3
+    assert coarse - 0.3 < (minutes(Cell("darcy/ono"), SHORT)[0] - 0.3) / 3
+    plain = minutes(Cell("elasticity/ono", ("model.eigen.norm=ln",)), SHORT)[0]
+    assert plain > 2 * guess
 
 
 def test_a_training_says_nothing_about_a_measurement_of_speed() -> None:

@@ -145,6 +145,7 @@ def inference(
     lines: Annotated[
         Path | None, typer.Option(help="Add the results to this JSON-lines file.")
     ] = None,
+    commit: Annotated[str | None, typer.Option(help="To be kept with the lines.")] = None,
 ) -> None:
     """Time evaluations of folded operators, one sample and many, up to millions of points.
 
@@ -209,9 +210,11 @@ def inference(
                         "" if row.peak_bytes is None else f"{row.peak_bytes / 2**30:.2f}",
                     )
                     if lines is not None:
-                        told = describe_device(choose_device(device))
+                        line = {**asdict(row), "device": describe_device(choose_device(device))}
+                        if commit is not None:
+                            line["commit"] = commit
                         with lines.open("a") as file:
-                            file.write(json.dumps({**asdict(row), "device": told}) + "\n")
+                            file.write(json.dumps(line) + "\n")
     if not table.rows:  # everything was refused, and it was said why
         raise typer.Exit(2)
     print_table(table)
