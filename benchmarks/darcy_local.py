@@ -3,9 +3,9 @@
 OMP_NUM_THREADS=1 python benchmarks/darcy_local.py --lines benchmarks/results/darcy_local.jsonl
 
 Trains the quick recipes of ONO, Galerkin Transformer and F-FNO on the same 600 samples of 29 × 29
-nodes, ONO with two 3 × 3 convolutions behind each of its encoders, and ONO with Nyström attention,
-without and with the convolution along the numbering of the nodes that the released code has. Every
-training takes some minutes on one core.
+nodes, ONO with two 3 × 3 convolutions behind each of its encoders, ONO that is told its surroundings,
+and ONO with Nyström attention, without and with the convolution along the numbering of the nodes that
+the released code has. Every training takes some minutes on one core.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ SIDE = 29
 MODELS = {
     "ono": ["darcy/ono-quick"],
     "ono, convolutions behind its encoders": ["darcy/ono-quick"],
+    "ono, `model.surroundings=32`": ["darcy/ono-quick", "model.surroundings=32"],
     "ono, nystrom": ["darcy/ono-quick", "model.lower.attention=nystrom"],
     "ono, nystrom, index convolution": [
         "darcy/ono-quick",

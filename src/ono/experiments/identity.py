@@ -40,7 +40,7 @@ HOW = (
 BOOKS = ("train.checkpoint_minutes", "train.keep", "train.tensorboard")
 """What is kept while training."""
 
-ADDED: dict[str, Any] = {}
+ADDED: dict[str, Any] = {"ono.surroundings": 0}
 """Fields that came after the first kept result, with the value that means what was done before.
 
 Options of an operator are written with its name: "ono.width", not "model.width".

@@ -55,6 +55,9 @@ class ONOConfig(BaseModel, frozen=True, extra="forbid"):
     octaves: int = Field(
         4, ge=0, le=16, description="sines and cosines of the place, from half a wave a unit on"
     )
+    surroundings: int = Field(
+        0, ge=0, description="grids: channels of a convolutional network that tells what is near"
+    )
     query: Literal["linear", "nearest", "cross"] = Field(
         "linear", description="how inputs reach query points; cross: they do not (Eq. 20)"
     )
