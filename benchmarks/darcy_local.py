@@ -3,9 +3,9 @@
 OMP_NUM_THREADS=1 python benchmarks/darcy_local.py --lines benchmarks/results/darcy_local.jsonl
 
 Trains the quick recipes of ONO, Galerkin Transformer and F-FNO on the same 600 samples of 29 × 29
-nodes, ONO with two 3 × 3 convolutions behind each of its encoders, ONO that is told its surroundings,
-and ONO with Nyström attention, without and with the convolution along the numbering of the nodes that
-the released code has. Every training takes some minutes on one core.
+nodes, ONO with two 3 × 3 convolutions behind each of its encoders, ONO that is told its
+surroundings, and ONO with Nyström attention, without and with the convolution along the numbering
+of the nodes that the released code has. Every training takes some minutes on one core.
 """
 
 from __future__ import annotations
@@ -28,16 +28,13 @@ from ono.train.loop import fit
 from ono.train.recipe import Recipe
 
 SIDE = 29
+NYSTROM = ["darcy/ono-quick", "model.lower.attention=nystrom", "model.lower.landmarks=64"]
 MODELS = {
     "ono": ["darcy/ono-quick"],
     "ono, convolutions behind its encoders": ["darcy/ono-quick"],
     "ono, `model.surroundings=32`": ["darcy/ono-quick", "model.surroundings=32"],
-    "ono, nystrom": ["darcy/ono-quick", "model.lower.attention=nystrom"],
-    "ono, nystrom, index convolution": [
-        "darcy/ono-quick",
-        "model.lower.attention=nystrom",
-        "model.lower.index_convolution=true",
-    ],
+    "ono, nystrom": NYSTROM,
+    "ono, nystrom, index convolution": [*NYSTROM, "model.lower.index_convolution=true"],
     "galerkin": ["darcy/galerkin-quick"],
     "f-fno": ["darcy/f-fno-quick"],
 }

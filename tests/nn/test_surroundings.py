@@ -9,7 +9,9 @@ from torch.nn import functional as F
 
 from ono import ONO, Domain, ONOConfig, Problem, calibrate
 from ono.errors import UnsupportedDomain
+from ono.models.ono_fused import fuse_blocks
 from ono.models.ono_stream import stream
+from ono.nn.fused_launch import available
 from ono.nn.surroundings import Stencil, Surroundings, _moved
 
 SMALL = {"width": 16, "layers": 2, "lower": {"heads": 2}, "eigen": {"heads": 2, "functions": 4}}
@@ -87,6 +89,24 @@ def test_it_is_learned() -> None:
     for parameter in model.surroundings.parameters():
         assert parameter.grad is not None
         assert parameter.grad.abs().sum() > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not available(), reason="needs a CUDA device and Triton")
+def test_fused_kernels_go_on_from_them() -> None:
+    eigen = {"heads": 4, "functions": 16}
+    model = operator(width=64, lower={"heads": 4}, eigen=eigen).float().cuda().train()
+    domain, values = inputs((9, 7))
+    domain = Domain(domain.coords.float().cuda(), domain.shape)
+    found = []
+    for fused in (False, True):
+        assert fuse_blocks(model, fused) == 1
+        output = model(domain, values.float().cuda())
+        gradients = torch.autograd.grad(output.square().sum(), list(model.parameters()))
+        found.append((output.detach(), gradients))
+    assert float((found[1][0] - found[0][0]).norm() / found[0][0].norm()) < 1e-5
+    for mine, plain in zip(found[1][1], found[0][1], strict=True):
+        assert float((mine - plain).norm()) <= 1e-3 * float(plain.norm()) + 1e-6
 
 
 def test_scattered_points_have_none() -> None:
