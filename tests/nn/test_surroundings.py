@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -80,6 +82,26 @@ def test_an_operator_knows_its_surroundings_and_answers_everywhere() -> None:
     assert model(domain, values, query=Domain(torch.rand(2, 5, 2).double())).shape == (2, 5, 1)
     assert torch.allclose(stream(model, domain, values, chunk=10), output)
     assert torch.isfinite(model(*inputs((17, 13)))).all()
+
+
+@torch.no_grad()
+def test_the_nodes_of_a_curvilinear_mesh_are_seen() -> None:
+    """Its shape may be all that the operator is told."""
+    config = ONOConfig.model_validate(SMALL | {"surroundings": 6})
+    problem = Problem.grid((9, 7), in_channels=0, out_channels=1, kind="structured")
+    model = ONO(config, problem).double()
+    domain, _ = inputs((9, 7))
+    nothing = torch.zeros(2, 63, 0, dtype=torch.float64)
+    calibrate(model, [(domain, nothing)])
+    moved = replace(domain, coords=domain.coords + 0.1 * domain.coords[..., :1] ** 2)
+    here, there = (model.told(place, nothing) for place in (domain, moved))
+    assert here.shape == (2, 63, 6)
+    assert not torch.allclose(here, there)
+    assert model.eval()(moved, nothing).shape == (2, 63, 1)
+    assert torch.allclose(stream(model, moved, nothing, chunk=10), model(moved, nothing))
+    bare = Problem.grid((9, 7), in_channels=0, out_channels=1)
+    with pytest.raises(UnsupportedDomain, match="nothing to tell"):
+        ONO(config, bare)
 
 
 def test_it_is_learned() -> None:

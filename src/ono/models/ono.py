@@ -116,8 +116,13 @@ class ONO(nn.Module):
                     "model.surroundings needs a grid or a structured mesh, got scattered points, "
                     "which have no neighbours; set it to 0"
                 )
-            channels = config.surroundings
-            self.surroundings = Surroundings(problem.in_channels, channels, problem.shape)
+            seen = problem.in_channels + (problem.dim if problem.kind == "structured" else 0)
+            if not seen:
+                raise UnsupportedDomain(
+                    "model.surroundings has nothing to tell of a grid without input channels; set "
+                    "it to 0"
+                )
+            self.surroundings = Surroundings(seen, config.surroundings, problem.shape)
         if config.eigen.norm == "ortho" and config.block == "pre":
             for attention in self.orthogonal_attentions():
                 nn.init.orthogonal_(attention.w_q.weight)
@@ -305,7 +310,10 @@ class ONO(nn.Module):
     def told(
         self, domain: Domain, values: Float[Tensor, "batch points channels"]
     ) -> Float[Tensor, "batch points told"]:
-        """Return the values and, if the network is told, what is around them on their mesh."""
+        """Return the values and, if the network is told, what is around them on their mesh.
+
+        The nodes of a curvilinear mesh are part of it.
+        """
         if self.surroundings is None:
             return values
         if domain.shape is None:
@@ -313,7 +321,10 @@ class ONO(nn.Module):
                 "a model with surroundings needs all nodes of a grid or a structured mesh as its "
                 "input, got scattered points; queries may lie anywhere"
             )
-        return torch.cat((values, self.surroundings(values, domain.shape)), -1)
+        seen = values
+        if self.problem.kind == "structured":
+            seen = torch.cat((domain.coords.to(values.device), values), -1)
+        return torch.cat((values, self.surroundings(seen, domain.shape)), -1)
 
     def _inputs(self, domain: Domain, told: Tensor) -> Float[Tensor, "batch points inputs"]:
         return torch.cat((self.octaves(self._place(domain)), told), -1)
