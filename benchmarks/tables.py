@@ -92,6 +92,7 @@ COLUMNS = {
     ),
     "orthogonalisation": ("form", "ortho", "none", "commit"),
     "darcy_local": ("model", "epochs", "test error", "commit"),
+    "quick_surroundings": ("benchmark", "epochs", "without", "test error", "commit"),
     "surroundings": ("changes", "29²", "43²", "85²", "trained in s", "commit"),
     "memory": ("options", "GiB", "commit"),
     "memory_gpu": ("options", "GiB", "commit"),
