@@ -61,11 +61,9 @@ def test_taps_lie_where_a_convolution_has_them() -> None:
 
 
 def test_a_finer_mesh_sees_the_same_surroundings() -> None:
-    around = Surroundings(1, 4, (5, 5)).double()
-    coarse, fine = (
-        around(Domain.grid(shape, dtype=torch.float64).coords.sum(-1, keepdim=True), shape)
-        for shape in ((5, 5), (9, 9))
-    )
+    around = Surroundings(Problem.grid((5, 5), in_channels=1, out_channels=1), 4).double()
+    grids = [Domain.grid(shape, dtype=torch.float64) for shape in ((5, 5), (9, 9))]
+    coarse, fine = (around(grid, grid.coords.sum(-1, keepdim=True)) for grid in grids)
     assert torch.allclose(fine.unflatten(1, (9, 9))[:, ::2, ::2].flatten(1, 2), coarse)
 
 
@@ -76,8 +74,12 @@ def test_an_operator_knows_its_surroundings_and_answers_everywhere() -> None:
     output = model(domain, values)
     far = values.clone()
     far[:, 8] += 1.0  # two nodes from the first, which attention cannot tell from the others
-    assert not torch.allclose(model.told(domain, far)[:, 0], model.told(domain, values)[:, 0])
-    assert torch.equal(model.told(domain, far)[:, -1], model.told(domain, values)[:, -1])
+    assert not torch.allclose(
+        model.with_surroundings(domain, far)[:, 0], model.with_surroundings(domain, values)[:, 0]
+    )
+    assert torch.equal(
+        model.with_surroundings(domain, far)[:, -1], model.with_surroundings(domain, values)[:, -1]
+    )
     assert torch.allclose(model(domain, values, query=domain), output)
     assert model(domain, values, query=Domain(torch.rand(2, 5, 2).double())).shape == (2, 5, 1)
     assert torch.allclose(stream(model, domain, values, chunk=10), output)
@@ -94,7 +96,7 @@ def test_the_nodes_of_a_curvilinear_mesh_are_seen() -> None:
     nothing = torch.zeros(2, 63, 0, dtype=torch.float64)
     calibrate(model, [(domain, nothing)])
     moved = replace(domain, coords=domain.coords + 0.1 * domain.coords[..., :1] ** 2)
-    here, there = (model.told(place, nothing) for place in (domain, moved))
+    here, there = (model.with_surroundings(place, nothing) for place in (domain, moved))
     assert here.shape == (2, 63, 6)
     assert not torch.allclose(here, there)
     assert model.eval()(moved, nothing).shape == (2, 63, 1)

@@ -71,8 +71,8 @@ class ONO(nn.Module):
         )
         width, hidden = config.width, round(config.width * config.ffn_ratio)
         place = {"coords": dim, "mesh": 2 * dim, "index": 1}[config.position]
-        told = problem.in_channels + config.surroundings
-        inputs = place * (1 + 2 * config.octaves) + told
+        known = problem.in_channels + config.surroundings
+        inputs = place * (1 + 2 * config.octaves) + known
         self.octaves = Octaves(config.octaves)
         lower_width = config.lower.width or width
         lower_hidden = round(lower_width * config.ffn_ratio)
@@ -111,18 +111,7 @@ class ONO(nn.Module):
         initialise(self)
         self.surroundings: Surroundings | None = None
         if config.surroundings:
-            if problem.shape is None:
-                raise UnsupportedDomain(
-                    "model.surroundings needs a grid or a structured mesh, got scattered points, "
-                    "which have no neighbours; set it to 0"
-                )
-            seen = problem.in_channels + (problem.dim if problem.kind == "structured" else 0)
-            if not seen:
-                raise UnsupportedDomain(
-                    "model.surroundings has nothing to tell of a grid without input channels; set "
-                    "it to 0"
-                )
-            self.surroundings = Surroundings(seen, config.surroundings, problem.shape)
+            self.surroundings = Surroundings(problem, config.surroundings)
         if config.eigen.norm == "ortho" and config.block == "pre":
             for attention in self.orthogonal_attentions():
                 nn.init.orthogonal_(attention.w_q.weight)
@@ -147,8 +136,7 @@ class ONO(nn.Module):
             return self._cross(domain, values, query or domain, time)
         flows = self.flows if self.training else self._folded_flows()
         if flows is not None and query is None and values.is_cuda:
-            inputs = self._inputs(domain, self.told(domain, values))
-            return flows(self, inputs, time, self._measure(domain))
+            return flows(self, self._inputs(domain, values), time, self._measure(domain))
         output, seen = self.encode(domain, values, time=time)
         if query is None:
             return output
@@ -170,7 +158,7 @@ class ONO(nn.Module):
     ) -> tuple[Float[Tensor, "batch ... out"], Seen]:
         """Run both flows at the input points; return the output and what queries need."""
         measure = self._measure(domain)
-        g, h = self.lift(self._inputs(domain, self.told(domain, values)), time)
+        g, h = self.lift(self._inputs(domain, values), time)
         flow, summaries = self._flow(g, measure)  # Eq. 3
         told = []
         for upper, basis in zip(self._upper(), self._bases(flow, measure), strict=True):
@@ -200,7 +188,7 @@ class ONO(nn.Module):
             )
         assert self.config.query != "cross"
         # Beside the coordinates, a place in the logical mesh is carried like a value.
-        values = self.told(domain, values)
+        values = self.with_surroundings(domain, values)
         fields = torch.cat((self._place(domain)[..., self.problem.dim :], values), -1)
         carried = interpolate(domain, fields, query, self.config.query)
         logical = fields.shape[-1] - values.shape[-1]
@@ -222,7 +210,7 @@ class ONO(nn.Module):
         """
         assert self.encoder_query is not None
         here, there = self._measure(domain), self._measure(query)
-        g, h = self.lift(self._inputs(domain, self.told(domain, values)), time)
+        g, h = self.lift(self._inputs(domain, values), time)
         g_y: Tensor = self.encoder_query(query.coords)
         h_y: Tensor | None = None
         flow, summaries = self._flow(g, here)
@@ -257,7 +245,7 @@ class ONO(nn.Module):
                 self.observe(domain, values, time=moment)
             return
         measure = self._measure(domain)
-        g, _ = self.lift(self._inputs(domain, self.told(domain, values)), time)
+        g, _ = self.lift(self._inputs(domain, values), time)
         flow, _ = self._flow(g, measure)
         for attention, g in zip(self.orthogonal_attentions(), flow, strict=True):
             attention.observe(g, measure)
@@ -277,7 +265,7 @@ class ONO(nn.Module):
     ) -> Float[Tensor, "batch points heads eigen"]:
         """Return the learned eigenfunctions ψ of one layer (Eq. 8)."""
         measure = self._measure(domain)
-        g, _ = self.lift(self._inputs(domain, self.told(domain, values)), time)
+        g, _ = self.lift(self._inputs(domain, values), time)
         if not 0 <= layer < self.config.layers:
             raise ShapeError(f"layer must be 0 to {self.config.layers - 1}, got {layer}")
         flow, _ = self._flow(g, measure)
@@ -307,27 +295,17 @@ class ONO(nn.Module):
         """Return the eigenfunctions of every layer, unwhitened, with their mixing (Eqs. 4, 7-9)."""
         return bases(list(self.orthogonal_attentions()), flow, measure)
 
-    def told(
+    def with_surroundings(
         self, domain: Domain, values: Float[Tensor, "batch points channels"]
-    ) -> Float[Tensor, "batch points told"]:
-        """Return the values and, if the network is told, what is around them on their mesh.
-
-        The nodes of a curvilinear mesh are part of it.
-        """
+    ) -> Float[Tensor, "batch points known"]:
+        """Return the values and, if the network is told, what is around them on their mesh."""
         if self.surroundings is None:
             return values
-        if domain.shape is None:
-            raise UnsupportedDomain(
-                "a model with surroundings needs all nodes of a grid or a structured mesh as its "
-                "input, got scattered points; queries may lie anywhere"
-            )
-        seen = values
-        if self.problem.kind == "structured":
-            seen = torch.cat((domain.coords.to(values.device), values), -1)
-        return torch.cat((values, self.surroundings(seen, domain.shape)), -1)
+        return torch.cat((values, self.surroundings(domain, values)), -1)
 
-    def _inputs(self, domain: Domain, told: Tensor) -> Float[Tensor, "batch points inputs"]:
-        return torch.cat((self.octaves(self._place(domain)), told), -1)
+    def _inputs(self, domain: Domain, values: Tensor) -> Float[Tensor, "batch points inputs"]:
+        known = self.with_surroundings(domain, values)
+        return torch.cat((self.octaves(self._place(domain)), known), -1)
 
     def lift(
         self, x: Float[Tensor, "batch points inputs"], time: Tensor | None

@@ -103,10 +103,10 @@ class _Flows:
         self.home = domain.coords.device
         self.device = next(model.parameters()).device
         self.places = model._place(domain).split(chunk, 1)
-        told = values
         if model.surroundings is not None:  # which need all nodes, but little memory for each
-            told = model.told(domain, values.to(self.device)).to(self.home)
-        self.values = told.split(chunk, 1)
+            known = model.with_surroundings(domain.to(self.device), values.to(self.device))
+            values = known.to(self.home)
+        self.values = values.split(chunk, 1)
         whole = model._measure(domain)
         weights = whole.weights
         if weights is None:

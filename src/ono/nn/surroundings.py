@@ -14,33 +14,57 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ono.domain import Domain
+from ono.errors import UnsupportedDomain
+from ono.problem import Problem
+
 Shape: TypeAlias = tuple[int, ...]
 Planes: TypeAlias = Float[Tensor, "batch channels *grid"]
 
 _TAPS = 3
+_LAYERS = 2
 
 
 class Surroundings(nn.Module):
     """A small convolutional network on the nodes of a mesh, whose stencil has a fixed size.
 
     The stencil is as wide as three nodes of the mesh the network is made for. On another mesh
-    values between the nodes are interpolated, so that a finer one sees the same surroundings.
+    values between the nodes are interpolated, so that a finer one sees the same surroundings. Of a
+    curvilinear mesh the places of the nodes are seen too.
 
-    >>> around = Surroundings(1, 8, (5, 5))
-    >>> around(torch.randn(2, 25, 1), (5, 5)).shape, around(torch.randn(2, 81, 1), (9, 9)).shape
-    (torch.Size([2, 25, 8]), torch.Size([2, 81, 8]))
+    >>> around = Surroundings(Problem.grid((5, 5), in_channels=1, out_channels=1), 8)
+    >>> around(Domain.grid((9, 9), batch=2), torch.randn(2, 81, 1)).shape
+    torch.Size([2, 81, 8])
     """
 
-    def __init__(self, in_channels: int, channels: int, shape: Shape, layers: int = 2) -> None:
+    def __init__(self, problem: Problem, channels: int) -> None:
         super().__init__()
-        sizes = [in_channels, *[channels] * layers]
-        self.stencils = nn.ModuleList(Stencil(a, b, shape) for a, b in pairwise(sizes))
+        if problem.shape is None:
+            raise UnsupportedDomain(
+                "model.surroundings needs a grid or a structured mesh, got scattered points, which "
+                "have no neighbours; set it to 0"
+            )
+        self.with_places = problem.kind == "structured"
+        seen = problem.in_channels + (problem.dim if self.with_places else 0)
+        if not seen:
+            raise UnsupportedDomain(
+                "model.surroundings has nothing to tell of a grid without input channels; set it "
+                "to 0"
+            )
+        sizes = pairwise([seen, *[channels] * _LAYERS])
+        self.stencils = nn.ModuleList(Stencil(a, b, problem.shape) for a, b in sizes)
 
     def forward(
-        self, values: Float[Tensor, "batch points channels"], shape: Shape
+        self, domain: Domain, values: Float[Tensor, "batch points channels"]
     ) -> Float[Tensor, "batch points out"]:
-        """Return what is around each node of a mesh of some shape."""
-        planes = values.mT.unflatten(-1, shape)
+        """Return what is around each node."""
+        if domain.shape is None:
+            raise UnsupportedDomain(
+                "a model with surroundings needs all nodes of a grid or a structured mesh as its "
+                "input, got scattered points; queries may lie anywhere"
+            )
+        seen = torch.cat((domain.coords, values), -1) if self.with_places else values
+        planes = seen.mT.unflatten(-1, domain.shape)
         for number, stencil in enumerate(self.stencils):
             planes = stencil(F.gelu(planes) if number else planes)
         around: Tensor = planes.flatten(2).mT
