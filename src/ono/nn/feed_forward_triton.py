@@ -32,7 +32,6 @@ def feed_forward_backward(
     w_2,
     apart,
     d_before,
-    norms,
     left,
     right,
     rows,
@@ -42,7 +41,7 @@ def feed_forward_backward(
 ):
     """Go back through it; left receives d hidden and d after, right what they meet.
 
-    norms receives the gradients of the scale and the shift of the norm, for each tile.
+    What d hidden meets is normalised, but not scaled and shifted.
     """
     row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
     at = row.to(tl.int64)[:, None] * width + column[None, :]
@@ -50,8 +49,8 @@ def feed_forward_backward(
     plane = tl.cast(rows, tl.int64) * width
     kind = left.dtype.element_ty
     unit, _ = normalised(tl.load(before + at, mask=inside, other=0.0), width)
+    tl.store(right + at, unit.to(kind), mask=inside)
     told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
-    tl.store(right + at, told.to(kind), mask=inside)
     w_1 = held(w_1, width, width, "plain", precision)
     hidden = product_held(told, w_1, apart, width, width, "turned", precision)
     active, slope = gelu(hidden + tl.load(b_1 + column)[None, :], precision)
@@ -63,9 +62,6 @@ def feed_forward_backward(
     d_told = product_held(d_hidden, w_1, apart, width, width, "plain", precision)
     # Read and computed anew: kept, they would not fit the registers.
     unit, factor = normalised(tl.load(before + at, mask=inside, other=0.0), width)
-    place = tl.program_id(0) * 2 * width + column
-    tl.store(norms + place, tl.sum(d_told * unit, 0))
-    tl.store(norms + place + width, tl.sum(d_told, 0))
     d_x = norm_backward(d_told * tl.load(gamma + column)[None, :], unit, factor, width)
     d_x += tl.load(d_after + at, mask=inside, other=0.0)
     tl.store(d_before + at, d_x, mask=inside)

@@ -24,7 +24,8 @@ _MULTIPROCESSORS = 132
 _PROGRAMS = 2 * _MULTIPROCESSORS
 _MOST_PARTS = 64
 _SPLIT = {"bf16": 1, "bf16x3": 2}
-_MOST_ROWS = 512
+_MOST_ROWS = 1024
+_COLUMNS = 16
 
 
 def available() -> bool:
@@ -122,38 +123,58 @@ def feed_forward_back(
     left: Tensor,
     right: Tensor,
     precision: str,
-) -> tuple[Tensor, Tensor]:
-    """Return the gradient before the FFN of a block, and that of its norm in parts to be added."""
+) -> Tensor:
+    """Return the gradient before the FFN of a block."""
     from ono.nn.feed_forward_triton import feed_forward_backward
 
     rows, width = left.shape[1:]
     tiles = -(-rows // CHAIN["tile"])
-    d_before, norms = torch.empty_like(before), before.new_empty(tiles, 2, width)
+    d_before = torch.empty_like(before)
     feed_forward_backward[tiles,](
-        d_after, before, *parameters, parameters[-1].stride(0), d_before, norms, left, right, rows,
+        d_after, before, *parameters, parameters[-1].stride(0), d_before, left, right, rows,
         **chain(tiles, precision), width=width, precision=precision,
     )  # fmt: skip
-    return d_before, norms
+    return d_before
+
+
+class Behind(NamedTuple):
+    """A linear layer behind a norm: from which pair on its gradient comes, and their parameters."""
+
+    pair: int
+    weight: Tensor
+    scale: Tensor
+    shift: Tensor
+
+
+class Settled(NamedTuple):
+    """Gradients of a block's parameters: of weights and biases by pair, of norms, and the rest."""
+
+    products: Tensor
+    sums: Tensor
+    norms: list[Tensor]
+    arrays: list[Tensor]
 
 
 class Owed(NamedTuple):
     """What the gradients of a block's parameters come from: nothing on the way back waits for them.
 
     They are leftᵀ right of all pairs, of which the first `sharing` have the same right, the sums of
-    left of the others, and the sums of some arrays over their first axis.
+    left, and the sums of some arrays over their first axis. A right that comes from a norm has not
+    been scaled and shifted: that, and the gradients of scale and shift, follow from the sums.
     """
 
     left: Tensor
     right: Tensor
     sharing: int
     arrays: tuple[Tensor, ...]
+    behind: tuple[Behind, ...] = ()
 
-    def settled(self, precision: str) -> list[Tensor]:
-        """Return first the products and below them the sums of left, then those of the arrays.
-
-        The sums of those that share are zero.
-        """
-        return add_up_all(self._products(precision), *self.arrays)
+    def settled(self, precision: str) -> Settled:
+        """Return all of them; if all pairs share one right, left is not summed."""
+        pairs, _, width = self.left.shape
+        found, *arrays = add_up_all(self._products(precision), *self.arrays)
+        products, sums = found.split((pairs * width, pairs))
+        return Settled(products, sums, self._norms(products, sums), arrays)
 
     def _products(self, precision: str) -> Tensor:
         """Return the products and the sums of left, in parts to be added."""
@@ -166,14 +187,30 @@ class Owed(NamedTuple):
         out = self.left.new_empty(chunks, pairs * (width + 1), width, dtype=torch.float32)
         weight_gradients[pairs, chunks](
             self.left, self.right, out, rows, chunk, pairs,
-            sharing=self.sharing, tile=tile, width=width, precision=precision,
-            num_warps=4 if precision == "bf16" else 8,
+            sharing=self.sharing, summed=self.sharing < pairs, tile=tile, width=width,
+            precision=precision, num_warps=4 if precision == "bf16" else 8,
         )  # fmt: skip
         return out
 
+    def _norms(self, products: Tensor, sums: Tensor) -> list[Tensor]:
+        """Return the gradients of scale and shift of each norm; finish the products behind it."""
+        from ono.nn.fused_triton import behind_norms
+
+        if not self.behind:
+            return []
+        width = products.shape[-1]
+        found = [products.new_empty(2, width) for _ in self.behind]
+        told: list[Any] = []
+        for (pair, weight, scale, shift), gradients in zip(self.behind, found, strict=True):
+            own = products[pair * width :], sums[pair:]
+            told += [*own, weight, scale, shift, gradients, len(weight)]
+        told += told * (2 - len(self.behind))
+        behind_norms[width // _COLUMNS, len(self.behind)](*told, columns=_COLUMNS, width=width)
+        return found
+
 
 def add_up_all(few: Tensor, *many: Tensor) -> list[Tensor]:
-    """Return the sums over their first axis of an array with few rows and up to three with many."""
+    """Return the sums over their first axis of an array with few rows and up to two with many."""
     from ono.nn.fused_triton import add_up
 
     # One program adds all rows of its columns: very many are for torch, which shares them out.
@@ -185,7 +222,7 @@ def add_up_all(few: Tensor, *many: Tensor) -> list[Tensor]:
     told: list[Any] = []
     for array, total in zip(arrays, sums, strict=True):
         told += [array, total, len(array), total.numel()]
-    told += [few, sums[0], 0, 0] * (4 - len(arrays))
+    told += [few, sums[0], 0, 0] * (3 - len(arrays))
     rows, width, more_rows, less_width = 32, 128, 256, 16
     blocks = -(-sums[0].numel() // width) + sum(-(-t.numel() // less_width) for t in sums[1:])
     add_up[blocks,](

@@ -14,6 +14,7 @@ from ono.nn.blocks import NNBlock
 from ono.nn.fused_launch import (
     CHAIN,
     SUM,
+    Behind,
     Cut,
     Owed,
     Setting,
@@ -149,7 +150,7 @@ def lower_backward(
 
     weights, share, precision = setting
     g, q, k, v, peak, total, context, middle, after, features = kept
-    norm, shift, _, _, _, norm_2, shift_2, _, b_1, *_ = parameters
+    norm, shift, own_qkv, _, _, norm_2, shift_2, own_1, b_1, *_ = parameters
     w_qkv, w_out, w_1, w_2, w_q = multiplied
     apart = w_q.stride(0)
     d_after, d_features, d_gram = gradients
@@ -170,7 +171,7 @@ def lower_backward(
         **weighted, **_behind(size, few), **heads, modes=modes, precision=precision,
         wide=wide(precision),
     )  # fmt: skip
-    d_middle, norms_2 = feed_forward_back(
+    d_middle = feed_forward_back(
         d_x, middle, (norm_2, shift_2, w_1, b_1, w_2), left[4:6], right[2:4], precision
     )
     d_contexts = g.new_empty(batch, cut.tiles, share, width)
@@ -182,20 +183,20 @@ def lower_backward(
     kernels.lower_merge_backward[width // share, batch](
         d_contexts, context, total, d_context, mean, cut.tiles, at_once=16, **heads
     )
-    norms = g.new_empty(batch * cut.tiles, 2, width)
     kernels.lower_in_backward[cut.tiles, batch](
-        d_middle, d_context, weights, g, k, v, peak, mean, norm, shift, w_qkv,
-        apart, d_g, norms, left, right, points, rows, **weighted, **size, **heads,
+        d_middle, d_context, weights, g, k, v, peak, mean, norm, w_qkv,
+        apart, d_g, left, right, points, rows, **weighted, **size, **heads,
         precision=precision,
     )  # fmt: skip
-    return d_g, Owed(left, right, 3, (norms, norms_2, of_w_q) if few else (norms, norms_2))
+    behind = Behind(0, own_qkv, norm, shift), Behind(4, own_1, norm_2, shift_2)
+    return d_g, Owed(left, right, 3, (of_w_q,) if few else (), behind)
 
 
 def lower_gradients(owed: Owed, precision: str) -> list[Tensor]:
     """Return the gradients of the parameters of a block."""
-    sums, (d_norm, d_shift), (d_norm_2, d_shift_2), *of_w_q = owed.settled(precision)
-    pairs, _, width = owed.left.shape
-    products, biases = sums[: pairs * width], sums[pairs * width :]
+    products, biases, norms, of_w_q = owed.settled(precision)
+    (d_norm, d_shift), (d_norm_2, d_shift_2) = norms
+    pairs, width = biases.shape
     d_w_qkv, d_w_out, d_w_1, d_w_2, *rest = products.split((3 * width, *(pairs - 3) * (width,)))
     if of_w_q:
         modes = len(of_w_q[0]) // (width + 1)

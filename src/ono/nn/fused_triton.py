@@ -10,6 +10,8 @@ import triton.language as tl
 from ono.nn.products_triton import product, store_within_heads
 
 _LOWEST = tl.constexpr(-1e30)
+_ONES = tl.constexpr(16)
+"""Columns of the least matrix that tensor cores multiply with."""
 
 
 @triton.jit(do_not_specialize=["points", "steps", "times"])
@@ -152,33 +154,100 @@ def weight_gradients(
     chunk,
     pairs,
     sharing: tl.constexpr,
+    summed: tl.constexpr,
     tile: tl.constexpr,
     width: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """Sum leftᵀ right over a chunk of rows for one of several pairs, and left itself.
+    """Sum leftᵀ right over a chunk of rows for one of several pairs, and left itself if `summed`.
 
-    left is [pairs rows width]. The first `sharing` pairs have the same right, and their left is
-    not summed. The results of the chunks, out [chunks pairs*(width+1) width], first the products
-    of all pairs, then the sums, are added afterwards, always in the same order.
+    left is [pairs rows width], and the first `sharing` pairs have the same right. The results of
+    the chunks, out [chunks pairs*(width+1) width], first the products of all pairs, then the sums,
+    are added afterwards, always in the same order.
     """
     pair, part = tl.program_id(0), tl.program_id(1)
     column = tl.arange(0, width)
     left += pair.to(tl.int64) * rows * width
     right += tl.where(pair < sharing, 0, pair - max(sharing - 1, 0)).to(tl.int64) * rows * width
     total = tl.zeros((width, width), tl.float32)
-    bias = tl.zeros((width,), tl.float32)
+    sums = tl.zeros((width, _ONES), tl.float32)
     for start in range(part * chunk, tl.minimum(part * chunk + chunk, rows), tile):
         at, inside = places(0, tl.arange(0, tile), rows - start, width)
         first = tl.cast(start, tl.int64) * width
         a = tl.load(left + first + at, mask=inside, other=0.0)
         b = tl.load(right + first + at, mask=inside, other=0.0)
         total += product(tl.trans(a), b, precision)
-        if pair >= sharing:
-            bias += tl.sum(a.to(tl.float32), 0)
+        if summed and precision == "bf16":
+            sums += tl.dot(tl.trans(a), tl.full((tile, _ONES), 1.0, tl.bfloat16))
+        elif summed:
+            sums += tl.sum(a.to(tl.float32), 0)[:, None]
     out += part * pairs * (width + 1) * width
     tl.store(out + (pair * width + column[:, None]) * width + column[None, :], total)
-    tl.store(out + (pairs * width + pair) * width + column, bias)
+    tl.store(out + (pairs * width + pair) * width + column, tl.sum(sums, 1) / _ONES)
+
+
+@triton.jit
+def _behind_norm(
+    products,
+    sums,
+    weight,
+    scale,
+    shift,
+    gradients,
+    rows,
+    block,
+    columns: tl.constexpr,
+    width: tl.constexpr,
+):
+    row, column = tl.arange(0, width), block * columns + tl.arange(0, columns)
+    scale, shift = tl.load(scale + column)[None, :], tl.load(shift + column)[None, :]
+    d_scale, d_shift = tl.zeros((columns,), tl.float32), tl.zeros((columns,), tl.float32)
+    for start in range(0, rows, width):
+        at = (start + row)[:, None] * width + column[None, :]
+        met, own = tl.load(products + at), tl.load(weight + at)
+        total = tl.load(sums + start + row)[:, None]
+        d_scale += tl.sum(own * met, 0)
+        d_shift += tl.sum(own * total, 0)
+        tl.store(products + at, met * scale + total * shift)
+    tl.store(gradients + column, d_scale)
+    tl.store(gradients + width + column, d_shift)
+
+
+@triton.jit(do_not_specialize=["rows_1", "rows_2"])
+def behind_norms(
+    products_1,
+    sums_1,
+    weight_1,
+    scale_1,
+    shift_1,
+    gradients_1,
+    rows_1,
+    products_2,
+    sums_2,
+    weight_2,
+    scale_2,
+    shift_2,
+    gradients_2,
+    rows_2,
+    columns: tl.constexpr,
+    width: tl.constexpr,
+):
+    """Finish the gradients of one or two norms and of the linear layers behind them.
+
+    A layer reads u scale + shift. products, the sum of d outᵀ u, becomes the gradient of its
+    weight, and gradients receives those of scale and shift. sums is that of d out.
+    """
+    block = tl.program_id(0)
+    if tl.program_id(1) == 0:
+        _behind_norm(
+            products_1, sums_1, weight_1, scale_1, shift_1, gradients_1, rows_1, block, columns,
+            width,
+        )  # fmt: skip
+    else:
+        _behind_norm(
+            products_2, sums_2, weight_2, scale_2, shift_2, gradients_2, rows_2, block, columns,
+            width,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -194,9 +263,7 @@ def _add_up_some(parts, out, count, size, block, at_once: tl.constexpr, width: t
 
 
 @triton.jit(
-    do_not_specialize=[
-        "count_1", "size_1", "count_2", "size_2", "count_3", "size_3", "count_4", "size_4"
-    ]
+    do_not_specialize=["count_1", "size_1", "count_2", "size_2", "count_3", "size_3"]
 )  # fmt: skip
 def add_up(
     parts_1,
@@ -211,28 +278,21 @@ def add_up(
     out_3,
     count_3,
     size_3,
-    parts_4,
-    out_4,
-    count_4,
-    size_4,
     rows: tl.constexpr,
     width: tl.constexpr,
     more_rows: tl.constexpr,
     less_width: tl.constexpr,
 ):
-    """Add up the rows of four arrays [count size], always in the same order.
+    """Add up the rows of three arrays [count size], always in the same order.
 
     A program takes so many rows of so many columns at once, of the first array fewer rows.
     """
     block = tl.program_id(0)
     blocks_1 = tl.cdiv(size_1, width)
     blocks_2 = blocks_1 + tl.cdiv(size_2, less_width)
-    blocks_3 = blocks_2 + tl.cdiv(size_3, less_width)
     if block < blocks_1:
         _add_up_some(parts_1, out_1, count_1, size_1, block, rows, width)
     elif block < blocks_2:
         _add_up_some(parts_2, out_2, count_2, size_2, block - blocks_1, more_rows, less_width)
-    elif block < blocks_3:
-        _add_up_some(parts_3, out_3, count_3, size_3, block - blocks_2, more_rows, less_width)
     else:
-        _add_up_some(parts_4, out_4, count_4, size_4, block - blocks_3, more_rows, less_width)
+        _add_up_some(parts_3, out_3, count_3, size_3, block - blocks_2, more_rows, less_width)

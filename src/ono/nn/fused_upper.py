@@ -13,6 +13,7 @@ from ono.nn.blocks import OrthogonalBlock
 from ono.nn.fused_launch import (
     CHAIN,
     SUM,
+    Behind,
     Cut,
     Owed,
     Setting,
@@ -57,6 +58,7 @@ class UpperKept(NamedTuple):
     features: Tensor
     kernel: Tensor
     moment: Tensor
+    count: Tensor
     latent: Tensor
     middle: Tensor
 
@@ -84,22 +86,24 @@ def upper_forward(
     weighted = {"weighted": weights is not None}
     heads = {"share": share, "modes": modes, "width": width}
     moments = h.new_empty(samples, cut.parts, modes, width)
+    counts = h.new_empty(samples, cut.parts, modes)
     kernels.upper_moment[cut.parts, samples](
-        h, features, weights, norm, shift, moments, points, cut.steps, times,
+        h, features, weights, moments, counts, points, cut.steps, times,
         **weighted, **long_sum(cut.steps), modes=modes, width=width, exact=exact(precision),
     )  # fmt: skip
-    moment = h.new_empty(samples, modes, width)
+    moment, count = h.new_empty(samples, modes, width), h.new_empty(samples, modes)
     latent = h.new_empty(3, samples, share, width, dtype=torch.bfloat16)
     kernels.upper_latent[width // share, samples](
-        moments, w_v, kernel, moment, latent, cut.parts, times, _stride(kernel), **heads
-    )
+        moments, counts, norm, shift, w_v, kernel, moment, count, latent, cut.parts, times,
+        _stride(kernel), **heads,
+    )  # fmt: skip
     middle, after = torch.empty_like(h), torch.empty_like(h)
     kernels.upper_out[cut.tiles, samples](
         h, features, latent, norm_2, shift_2, w_1, b_1, w_2, b_2,
         w_2.stride(0), middle, after, points, times,
         **CHAIN, **heads, precision=precision, wide=wide(precision),
     )  # fmt: skip
-    return UpperKept(h, features, kernel, moment, latent, middle), after
+    return UpperKept(h, features, kernel, moment, count, latent, middle), after
 
 
 def upper_backward(
@@ -117,8 +121,8 @@ def upper_backward(
     from ono.nn.fused_triton import moments_within_heads
 
     weights, share, precision = setting
-    h, features, kernel, moment, latent, middle = kept
-    norm, shift, w_v, norm_2, shift_2, _, b_1, *_ = parameters
+    h, features, kernel, moment, count, latent, middle = kept
+    norm, shift, w_v, norm_2, shift_2, own_1, b_1, *_ = parameters
     w_1, w_2 = multiplied
     *_, points, width = h.shape
     samples = h[..., 0, 0].numel()
@@ -129,7 +133,7 @@ def upper_backward(
     weighted = {"weighted": weights is not None}
     heads = {"share": share, "modes": modes, "width": width}
     left, right = (h.new_empty(2, rows, width, dtype=stored(precision)) for _ in range(2))
-    d_middle, norms_2 = feed_forward_back(
+    d_middle = feed_forward_back(
         d_after.contiguous(), middle, (norm_2, shift_2, w_1, b_1, w_2), left, right, precision
     )
     d_latents = h.new_empty(samples, cut.parts, share, width)
@@ -144,26 +148,27 @@ def upper_backward(
         d_moment = h.new_empty(samples, pieces, modes, width)
     d_w_v = h.new_empty(samples, width, width)
     d_kernels = h.new_empty(samples * pieces, *kernel.shape[1:])
+    norms = h.new_empty(samples * (width // share), 2, width)
     kernels.upper_latent_backward[width // share, samples](
-        d_latents, moment, w_v, kernel, d_moment, d_w_v, d_kernels, cut.parts, times,
-        _stride(kernel), at_once=16, **heads,
+        d_latents, moment, count, norm, shift, w_v, kernel, d_moment, norms, d_w_v, d_kernels,
+        cut.parts, times, _stride(kernel), at_once=16, **heads,
     )  # fmt: skip
     d_h, d_features = torch.empty_like(h), h.new_empty(*h.shape[:-1], modes)
-    norms = h.new_empty(samples * cut.tiles, 2, width)
     kernels.upper_moment_backward[cut.tiles, samples](
-        d_moment, d_middle, h, features, latent, weights, norm, shift, d_h, d_features, norms,
+        d_moment, d_middle, h, features, latent, weights, norm, shift, d_h, d_features,
         points, times, **weighted, **CHAIN, **heads, wide=wide(precision),
     )  # fmt: skip
     if times > 1:
         d_features = d_features.sum(1)
-    return d_h, d_features, d_kernels, Owed(left, right, 0, (norms, norms_2, d_w_v))
+    behind = (Behind(0, own_1, norm_2, shift_2),)
+    return d_h, d_features, d_kernels, Owed(left, right, 0, (norms, d_w_v), behind)
 
 
 def upper_gradients(owed: Owed, precision: str) -> list[Tensor]:
     """Return the gradients of the parameters of a block."""
-    sums, (d_norm, d_shift), (d_norm_2, d_shift_2), d_w_v = owed.settled(precision)
-    width = sums.shape[-1]
-    d_w_1, d_w_2, (d_b_1, d_b_2) = sums.split((width, width, 2))
+    products, (d_b_1, d_b_2), ((d_norm_2, d_shift_2),), rest = owed.settled(precision)
+    (d_norm, d_shift), d_w_v = rest
+    d_w_1, d_w_2 = products.chunk(2)
     return [d_norm, d_shift, d_w_v, d_norm_2, d_shift_2, d_w_1, d_b_1, d_w_2, d_b_2]
 
 

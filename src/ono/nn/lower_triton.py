@@ -12,7 +12,7 @@ and <ĝ, ĝ> by `moments_within_heads`.
 Backward goes through ĝ, the FFN, the attention, then q k v. What the kernels leave for the
 gradients of the weights is multiplied by `weight_gradients`: left are gradients behind the linear
 layers, of q, k, v, the output of attention, the two layers of the FFN and ĝ; right what went into
-them, where q, k and v share one.
+them, where q, k and v share one, and behind norms without their scale and shift.
 """
 
 import triton
@@ -360,11 +360,9 @@ def lower_in_backward(
     peak,
     mean,
     gamma,
-    beta,
     w_qkv,
     apart,
     d_g,
-    norms,
     left,
     right,
     points,
@@ -401,12 +399,7 @@ def lower_in_backward(
     d_told += linear_backward(d_query, w_qkv, apart, width, width, precision)
 
     unit, factor = normalised(tl.load(g + at, mask=inside, other=0.0), width)
-    gamma = tl.load(gamma + column)[None, :]
-    told = unit * gamma + tl.load(beta + column)[None, :]
-    tl.store(right + at, told.to(kind), mask=inside)
-    place = (sample * tl.num_programs(0) + tl.program_id(0)) * 2 * width + column
-    tl.store(norms + place, tl.sum(d_told * unit, 0))
-    tl.store(norms + place + width, tl.sum(d_told, 0))
-    d_x = norm_backward(d_told * gamma, unit, factor, width)
+    tl.store(right + at, unit.to(kind), mask=inside)
+    d_x = norm_backward(d_told * tl.load(gamma + column)[None, :], unit, factor, width)
     d_x += tl.load(d_middle + at, mask=inside, other=0.0)
     tl.store(d_g + at, d_x, mask=inside)

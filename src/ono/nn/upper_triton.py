@@ -2,9 +2,9 @@
 
 Forward:
 
-    upper_moment  the sum over points of w ĝᵀ LN(h)
-    upper_latent  times w_V, own channels only, times the k×k kernel: what the points will read,
-                  already split into the parts that `product_with` takes
+    upper_moment  the sums over points of w ĝᵀ u, where u is the normalised h, and of w ĝ
+    upper_latent  u scaled and shifted, times w_V, own channels only, times the k×k kernel: what the
+                  points will read, already split into the parts that `product_with` takes
     upper_out     h + ĝ latent, h + FFN
 
 and backward in the opposite order, first through the FFN. h may have several times for each sample
@@ -24,9 +24,8 @@ def upper_moment(
     h,
     features,
     weights,
-    gamma,
-    beta,
     moments,
+    counts,
     points,
     steps,
     times,
@@ -36,14 +35,13 @@ def upper_moment(
     width: tl.constexpr,
     exact: tl.constexpr,
 ):
-    """Sum w ĝᵀ LN(h) over the points of this program."""
+    """Sum w ĝᵀ u and w ĝ over the points of this program."""
     part, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
     source = sample // times
     mode, column = tl.arange(0, modes), tl.arange(0, width)
-    gamma, beta = tl.load(gamma + column)[None, :], tl.load(beta + column)[None, :]
     h += sample * points * width
     features += source * points * modes
-    total = tl.zeros((modes, width), tl.float32)
+    total, count = tl.zeros((modes, width), tl.float32), tl.zeros((modes,), tl.float32)
     for step in range(steps):
         row = (part * steps + step) * tile + tl.arange(0, tile)
         at, inside = places(0, row, points, width)
@@ -51,18 +49,33 @@ def upper_moment(
         at, inside = places(0, row, points, modes)
         psi = tl.load(features + at, mask=inside, other=0.0)
         weight = point_weights(weights, source, row, points, weighted, tile)
+        psi *= weight[:, None]
         unit, _ = normalised(x, width)
-        total += product(tl.trans(psi * weight[:, None]), unit * gamma + beta, exact)
+        total += product(tl.trans(psi), unit, exact)
+        count += tl.sum(psi, 0)
     place = (sample * tl.num_programs(0) + part) * modes
     tl.store(moments + (place + mode)[:, None] * width + column[None, :], total)
+    tl.store(counts + place + mode, count)
+
+
+@triton.jit
+def scaled(moment, count, gamma, beta, width: tl.constexpr):
+    """Return the moment of LN(h) from that of the normalised h."""
+    column = tl.arange(0, width)
+    shift = count[:, None] * tl.load(beta + column)[None, :]
+    return moment * tl.load(gamma + column)[None, :] + shift
 
 
 @triton.jit(do_not_specialize=["parts", "times", "kernel_stride"])
 def upper_latent(
     moments,
+    counts,
+    gamma,
+    beta,
     w_v,
     kernel,
     moment,
+    count,
     latent,
     parts,
     times,
@@ -76,11 +89,15 @@ def upper_latent(
     head = block * modes // width
     mode, own, column = tl.arange(0, share), tl.arange(0, share), tl.arange(0, width)
     at = (head * share + mode)[:, None] * width + column[None, :]
-    total = tl.zeros((share, width), tl.float32)
+    total, points = tl.zeros((share, width), tl.float32), tl.zeros((share,), tl.float32)
     for part in range(parts):
-        total += tl.load(moments + (sample * parts + part) * modes * width + at)
+        place = (sample * parts + part) * modes
+        total += tl.load(moments + place * width + at)
+        points += tl.load(counts + place + head * share + mode)
     if block * modes % width == 0:
         tl.store(moment + sample * modes * width + at, total)
+        tl.store(count + sample * modes + head * share + mode, points)
+    total = scaled(total, points, gamma, beta, width)
     value = tl.load(w_v + (block * share + own)[None, :] * width + column[:, None])
     value = tl.dot(total, value, input_precision="ieee").to(tl.float64)
     kernel += (sample // times) * kernel_stride + head * share * share
@@ -132,9 +149,13 @@ def upper_out(
 def upper_latent_backward(
     d_latents,
     moment,
+    count,
+    gamma,
+    beta,
     w_v,
     kernel,
     d_moment,
+    norms,
     d_w_v,
     d_kernel,
     tiles,
@@ -148,7 +169,8 @@ def upper_latent_backward(
     """Go back from what points read in `share` channels to the moment, w_V and the kernel.
 
     What a head reads in other channels belongs to the same moment and the same kernel: if it has
-    more, their gradients are parts, [samples parts ...], to be added.
+    more, their gradients are parts, [samples parts ...], to be added. norms receives the gradients
+    of scale and shift of the norm, in parts too.
     """
     block, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
     head, pieces = block * modes // width, width // modes
@@ -162,7 +184,9 @@ def upper_latent_backward(
         d_mixed += tl.sum(tl.load(d_latents + place + d_block[None, :, :], there, other=0.0), 0)
     d_mixed = d_mixed.to(tl.float64)
     at = (head * share + mode)[:, None] * width + column[None, :]
-    total = tl.load(moment + sample * modes * width + at)
+    met = tl.load(moment + sample * modes * width + at)
+    points = tl.load(count + sample * modes + head * share + mode)
+    total = scaled(met, points, gamma, beta, width)
     at_values = (block * share + own)[:, None] * width + column[None, :]
     weight = tl.load(w_v + at_values)
     value = tl.dot(total, tl.trans(weight), input_precision="ieee").to(tl.float64)
@@ -170,6 +194,9 @@ def upper_latent_backward(
     matrix = tl.load(kernel + mode[:, None] * share + own[None, :])
     d_value = tl.sum(matrix[:, :, None] * d_mixed[:, None, :], 0).to(tl.float32)
     d_total = tl.dot(d_value, weight, input_precision="ieee")
+    place = (sample * tl.num_programs(0) + block) * 2 * width + column
+    tl.store(norms + place, tl.sum(d_total * met, 0))
+    tl.store(norms + place + width, tl.sum(d_total * points[:, None], 0))
     piece = sample * pieces + block % pieces
     if pieces == 1:
         plane = tl.num_programs(1).to(tl.int64) * modes * width
@@ -206,7 +233,6 @@ def upper_moment_backward(
     beta,
     d_h,
     d_features,
-    norms,
     points,
     times,
     weighted: tl.constexpr,
@@ -245,9 +271,6 @@ def upper_moment_backward(
         d_told = product(psi, d_all, wide)
     # Read and computed anew: kept, they would not fit the registers.
     unit, factor = normalised(tl.load(h + at, mask=inside, other=0.0), width)
-    place = (sample * tl.num_programs(0) + tl.program_id(0)) * 2 * width + column
-    tl.store(norms + place, tl.sum(d_told * unit, 0))
-    tl.store(norms + place + width, tl.sum(d_told, 0))
     d_x = norm_backward(d_told * gamma, unit, factor, width)
     d_x += tl.load(d_middle + at, mask=inside, other=0.0)
     tl.store(d_h + at, d_x, mask=inside)
