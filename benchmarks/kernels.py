@@ -30,6 +30,7 @@ Size = tuple[int, int, int, int | None]
 CHAINS: tuple[Size, ...] = (
     (64, 4, 1, None),
     (64, 4, 1, 168),
+    (64, 4, 1, 128),
     (64, 8, 1, None),
     (64, 8, 1, 128),
     (128, 8, 1, None),

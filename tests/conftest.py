@@ -19,6 +19,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 with contextlib.suppress(ImportError):
     for name in (
         "physics.block_thomas",
+        "nn.tiles",
         "nn.products",
         "nn.fused",
         "nn.ends",

@@ -92,7 +92,8 @@ def test_a_recording_answers_as_the_model_does() -> None:
     assert torch.equal(first, kept), "an answer is not overwritten by the next"
     next(made.orthogonal_attentions()).raw_mu.add_(0.5)
     made.train()
-    calibrate(made, [inputs(3)])
+    domain, values = inputs(3)
+    calibrate(made, [(domain.to("cuda"), values.cuda())])
     domain, values = inputs(1)
     expected = made.eval()(domain.to("cuda"), values.cuda())
     assert float((quick(domain, values) - expected).norm() / expected.norm()) < 1e-5

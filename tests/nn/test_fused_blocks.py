@@ -150,6 +150,48 @@ def test_upper_block_is_the_orthogonal_block(
     compare([*found, d_kernel, *others], expected, 2e-5)
 
 
+@pytest.mark.skipif(
+    not available() or torch.cuda.get_device_capability() < (9, 0),
+    reason="needs a GPU that copies tiles by itself",
+)
+@pytest.mark.parametrize("kind", ["uniform", "padded"])
+@pytest.mark.parametrize("sets", [1, HEADS])
+def test_blocks_are_the_same_by_address_and_by_descriptor(
+    kind: str, sets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    block = NNBlock(EfficientAttention(WIDTH, HEADS), WIDTH, WIDTH).cuda()
+    attention = OrthogonalAttention(WIDTH, WIDTH, EigenOptions(functions=SHARE, heads=sets))
+    above = OrthogonalBlock(attention, FFN(WIDTH, WIDTH), WIDTH, "pre").cuda()
+    w_q = nn.Linear(WIDTH, sets * SHARE).cuda()
+    for module in (block, above, w_q):
+        shaken(module)
+    space, _ = measure(kind)
+    g, h, d_after = (torch.randn(BATCH, POINTS, WIDTH, device="cuda") for _ in range(3))
+    d_features = torch.randn(BATCH, POINTS, sets * SHARE, device="cuda")
+    d_gram = torch.zeros(BATCH, SHARE, sets * SHARE, device="cuda")
+    kernel = torch.randn(1, sets, SHARE, SHARE, device="cuda", dtype=torch.float64)
+    setting = Setting(space.weights, SHARE, "bf16")
+
+    def found() -> list[Tensor]:
+        own, multiplied = lower_parameters(block, w_q), operands(lower_weights(block, w_q), "bf16")
+        kept = lower_forward(g, own, multiplied, setting)
+        given = (d_after, d_features, d_gram)
+        d_g, owed = lower_backward(kept, given, own, multiplied, setting)
+        own, multiplied = upper_parameters(above), operands(upper_weights(above), "bf16")
+        read, after = upper_forward(h, kept.features, kernel, own, multiplied, setting)
+        d_h, d_psi, d_kernels, owed_above = upper_backward(read, d_after, own, multiplied, setting)
+        below, top = lower_gradients(owed, "bf16"), upper_gradients(owed_above, "bf16")
+        return [kept.after, kept.features, after, d_g, d_h, d_psi, d_kernels, *below, *top]
+
+    with torch.no_grad():
+        by_address = found()
+        monkeypatch.setattr("ono.nn.fused_launch._MANY", 0)
+        by_descriptor = found()
+    assert any(not torch.equal(a, b) for a, b in zip(by_address, by_descriptor, strict=True))
+    compare(by_descriptor, tuple(by_address), 5e-3)
+
+
 @pytest.mark.parametrize("pooled", [True, False])
 @pytest.mark.parametrize("share", [16, 32])
 def test_mixing_is_whitening(pooled: bool, share: int) -> None:

@@ -9,8 +9,9 @@ no tensor cores.
 import triton
 import triton.language as tl
 
-from ono.nn.fused_triton import gelu, norm_backward, normalised, places
+from ono.nn.fused_triton import gelu, norm_backward, normalised
 from ono.nn.products_triton import product
+from ono.nn.tiles_triton import places
 
 
 @triton.jit

@@ -5,6 +5,7 @@ import triton.language as tl
 
 from ono.nn.fused_triton import gelu, norm_backward, normalised
 from ono.nn.products_triton import held, linear, linear_backward, product_held
+from ono.nn.tiles_triton import give, take
 
 
 @triton.jit
@@ -43,25 +44,21 @@ def feed_forward_backward(
 
     What d hidden meets is normalised, but not scaled and shifted.
     """
-    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
-    at = row.to(tl.int64)[:, None] * width + column[None, :]
-    inside = (row < rows)[:, None] & (column < width)[None, :]
-    plane = tl.cast(rows, tl.int64) * width
-    kind = left.dtype.element_ty
-    unit, _ = normalised(tl.load(before + at, mask=inside, other=0.0), width)
-    tl.store(right + at, unit.to(kind), mask=inside)
+    first, column = tl.program_id(0) * tile, tl.arange(0, width)
+    unit, _ = normalised(take(before, 0, first, rows, tile, width), width)
+    give(right, 0, first, rows, unit, tile, width)
     told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
     w_1 = held(w_1, width, width, "plain", precision)
     hidden = product_held(told, w_1, apart, width, width, "turned", precision)
     active, slope = gelu(hidden + tl.load(b_1 + column)[None, :], precision)
-    tl.store(right + plane + at, active.to(kind), mask=inside)
-    d_x = tl.load(d_after + at, mask=inside, other=0.0)
-    tl.store(left + plane + at, d_x.to(kind), mask=inside)
+    give(right, 1, first, rows, active, tile, width)
+    d_x = take(d_after, 0, first, rows, tile, width)
+    give(left, 1, first, rows, d_x, tile, width)
     d_hidden = linear_backward(d_x, w_2, apart, width, width, precision) * slope
-    tl.store(left + at, d_hidden.to(kind), mask=inside)
+    give(left, 0, first, rows, d_hidden, tile, width)
     d_told = product_held(d_hidden, w_1, apart, width, width, "plain", precision)
     # Read and computed anew: kept, they would not fit the registers.
-    unit, factor = normalised(tl.load(before + at, mask=inside, other=0.0), width)
+    unit, factor = normalised(take(before, 0, first, rows, tile, width), width)
     d_x = norm_backward(d_told * tl.load(gamma + column)[None, :], unit, factor, width)
-    d_x += tl.load(d_after + at, mask=inside, other=0.0)
-    tl.store(d_before + at, d_x, mask=inside)
+    d_x += take(d_after, 0, first, rows, tile, width)
+    give(d_before, 0, first, rows, d_x, tile, width)

@@ -23,6 +23,9 @@ _MULTIPROCESSORS = 132
 # Programs that keep an H200 busy; results of so many are added afterwards, so not many more.
 _PROGRAMS = 2 * _MULTIPROCESSORS
 _MOST_PARTS = 64
+# Programs from which on tiles are copied by the hardware, and the first GPUs that can.
+_MANY = 2 * _MULTIPROCESSORS
+_DESCRIBES = (9, 0)
 _SPLIT = {"bf16": 1, "bf16x3": 2}
 _MOST_ROWS = 1024
 _COLUMNS = 16
@@ -97,6 +100,38 @@ class Cut(NamedTuple):
         return cls(-(-points // CHAIN["tile"]), -(-blocks // steps), steps)
 
 
+class Form(NamedTuple):
+    """How a kernel is given arrays: by their addresses, or by descriptors of tiles of points."""
+
+    points: int
+    described: bool
+
+    @classmethod
+    def of(cls, programs: int, points: int, precision: str, device: torch.device) -> Form:
+        """Return the form for so many programs, each with some of so many points."""
+        many = precision == "bf16" and programs > _MANY and device.type == "cuda"
+        return cls(points, many and torch.cuda.get_device_capability(device) >= _DESCRIBES)
+
+    def tiles(self, array: Tensor) -> Any:
+        """Return an array of points as a kernel takes it."""
+        if not self.described:
+            return array
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        width = array.shape[-1]
+        samples = array.view(-1, self.points, width)
+        return TensorDescriptor.from_tensor(samples, [1, CHAIN["tile"], width])
+
+    def weight(self, parts: Tensor) -> Any:
+        """Return one of the `operands` as a kernel takes it."""
+        if not self.described:
+            return parts
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        rows, width = parts.shape[1:]
+        return TensorDescriptor.from_tensor(parts[0], [min(rows, width), width])
+
+
 def chain(programs: int, precision: str) -> dict[str, int]:
     """Return the size of programs in a chain: larger if each has a multiprocessor for itself.
 
@@ -127,12 +162,15 @@ def feed_forward_back(
     """Return the gradient before the FFN of a block."""
     from ono.nn.feed_forward_triton import feed_forward_backward
 
+    norm, shift, w_1, b_1, w_2 = parameters
     rows, width = left.shape[1:]
-    tiles = -(-rows // CHAIN["tile"])
+    programs = -(-rows // CHAIN["tile"])
+    form = Form.of(programs, rows, precision, before.device)
     d_before = torch.empty_like(before)
-    feed_forward_backward[tiles,](
-        d_after, before, *parameters, parameters[-1].stride(0), d_before, left, right, rows,
-        **chain(tiles, precision), width=width, precision=precision,
+    feed_forward_backward[programs,](
+        form.tiles(d_after), form.tiles(before), norm, shift, form.weight(w_1), b_1,
+        form.weight(w_2), w_2.stride(0), form.tiles(d_before), form.tiles(left), form.tiles(right),
+        rows, **chain(programs, precision), width=width, precision=precision,
     )  # fmt: skip
     return d_before
 

@@ -16,6 +16,7 @@ from ono.nn.fused_launch import (
     SUM,
     Behind,
     Cut,
+    Form,
     Owed,
     Setting,
     chain,
@@ -85,11 +86,13 @@ def lower_forward(
     batch, points, width = g.shape
     cut = Cut.of(batch, points)
     size = chain(batch * cut.tiles, precision)
+    form = Form.of(batch * cut.tiles, points, precision, g.device)
+    tiles, weight = form.tiles, form.weight
     weighted = {"weighted": weights is not None}
     heads = {"share": share, "width": width}
     q, k, v = (torch.empty_like(g, dtype=stored(precision)) for _ in range(3))
     kernels.lower_in[cut.tiles, batch](
-        g, norm, shift, w_qkv, apart, q, k, v, points,
+        tiles(g), norm, shift, weight(w_qkv), apart, tiles(q), tiles(k), tiles(v), points,
         **size, width=width, precision=precision,
     )  # fmt: skip
     peaks, totals = (g.new_empty(batch, cut.parts, width) for _ in range(2))
@@ -108,8 +111,9 @@ def lower_forward(
     middle, after = (torch.empty_like(g) for _ in range(2))
     features = g.new_empty(batch, points, modes)
     kernels.lower_out[cut.tiles, batch](
-        g, q, context, w_out, b_out, norm_2, shift_2, w_1, b_1, w_2, b_2, w_q, b_q,
-        apart, middle, after, features, points, 1 / math.sqrt(share),
+        tiles(g), tiles(q), context, weight(w_out), b_out, norm_2, shift_2, weight(w_1), b_1,
+        weight(w_2), b_2, weight(w_q), b_q, apart, tiles(middle), tiles(after), tiles(features),
+        points, 1 / math.sqrt(share),
         **_behind(size, modes < width), **heads, modes=modes, precision=precision,
     )  # fmt: skip
     return LowerKept(g, q, k, v, peak, total, context, middle, after, features)
@@ -157,6 +161,8 @@ def lower_backward(
     batch, points, width = g.shape
     cut = Cut.of(batch, points)
     rows, size = batch * points, chain(batch * cut.tiles, precision)
+    form = Form.of(batch * cut.tiles, points, precision, g.device)
+    tiles, weight = form.tiles, form.weight
     weighted = {"weighted": weights is not None}
     heads = {"share": share, "width": width}
     d_x, d_g = torch.empty_like(g), torch.empty_like(g)
@@ -166,8 +172,8 @@ def lower_backward(
     right = g.new_empty(4 if few else 5, rows, width, dtype=stored(precision))
     of_w_q = g.new_empty(batch * cut.tiles if few else 0, modes * (width + 1))
     kernels.lower_features_backward[cut.tiles, batch](
-        d_after, d_features, d_gram, weights, after, features, w_q, apart, d_x, left, right,
-        of_w_q, points, rows,
+        tiles(d_after), tiles(d_features), d_gram, weights, tiles(after), tiles(features),
+        weight(w_q), apart, tiles(d_x), tiles(left), tiles(right), of_w_q, points,
         **weighted, **_behind(size, few), **heads, modes=modes, precision=precision,
         wide=wide(precision),
     )  # fmt: skip
@@ -176,17 +182,17 @@ def lower_backward(
     )
     d_contexts = g.new_empty(batch, cut.tiles, share, width)
     kernels.lower_mix_backward[cut.tiles, batch](
-        d_middle, q, context, w_out, apart, d_contexts, left, right, points, rows,
-        1 / math.sqrt(share), **size, **heads, precision=precision,
+        tiles(d_middle), tiles(q), context, weight(w_out), apart, d_contexts, tiles(left),
+        tiles(right), points, 1 / math.sqrt(share), **size, **heads, precision=precision,
     )  # fmt: skip
     d_context, mean = torch.empty_like(context), torch.empty_like(peak)
     kernels.lower_merge_backward[width // share, batch](
         d_contexts, context, total, d_context, mean, cut.tiles, at_once=16, **heads
     )
     kernels.lower_in_backward[cut.tiles, batch](
-        d_middle, d_context, weights, g, k, v, peak, mean, norm, w_qkv,
-        apart, d_g, left, right, points, rows, **weighted, **size, **heads,
-        precision=precision,
+        tiles(d_middle), d_context, weights, tiles(g), tiles(k), tiles(v), peak, mean, norm,
+        weight(w_qkv), apart, tiles(d_g), tiles(left), tiles(right), points,
+        **weighted, **size, **heads, precision=precision,
     )  # fmt: skip
     behind = Behind(0, own_qkv, norm, shift), Behind(4, own_1, norm_2, shift_2)
     return d_g, Owed(left, right, 3, (of_w_q,) if few else (), behind)

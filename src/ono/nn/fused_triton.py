@@ -1,4 +1,4 @@
-"""What the fused kernels share: places of points, layer norms, softmax within heads, sums.
+"""What the fused kernels share: layer norms, softmax within heads, GELU, sums over points.
 
 A kernel holds a tile of points with all their channels, so a chain of point-wise layers goes from
 one product to the next without leaving the chip. Names are those of the modules they replace.
@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from ono.nn.products_triton import product, store_within_heads
+from ono.nn.tiles_triton import places
 
 _LOWEST = tl.constexpr(-1e30)
 _ONES = tl.constexpr(16)
@@ -52,32 +53,6 @@ def moments_within_heads(
         total += product(tl.trans(x), y, precision)
     out += (sample * tl.num_programs(0) + part) * share * width
     store_within_heads(out, total * scale, share, modes, width)
-
-
-@triton.jit
-def places(sample, row, points, width: tl.constexpr):
-    """Return where points of a sample lie in [samples points width], and which there are."""
-    column = tl.arange(0, width)
-    at = (sample * points + row)[:, None] * width + column[None, :]
-    return at, (row < points)[:, None] & (column < width)[None, :]
-
-
-@triton.jit
-def own_points(points, tile: tl.constexpr, width: tl.constexpr):
-    """Return the sample and the points of this program, where they lie, and which there are."""
-    sample = tl.program_id(1).to(tl.int64)
-    row = tl.program_id(0) * tile + tl.arange(0, tile)
-    at, inside = places(sample, row, points, width)
-    return sample, row, at, inside
-
-
-@triton.jit
-def point_weights(weights, sample, row, points, weighted: tl.constexpr, tile: tl.constexpr):
-    """Return how much the points of a tile count: as they are weighted, or all alike."""
-    if weighted:
-        return tl.load(weights + sample * points + row, mask=row < points, other=0.0)
-    else:
-        return tl.full((tile,), 1.0, tl.float32) / points
 
 
 @triton.jit

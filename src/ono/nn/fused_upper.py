@@ -15,6 +15,7 @@ from ono.nn.fused_launch import (
     SUM,
     Behind,
     Cut,
+    Form,
     Owed,
     Setting,
     exact,
@@ -58,7 +59,7 @@ class UpperKept(NamedTuple):
     features: Tensor
     kernel: Tensor
     moment: Tensor
-    count: Tensor
+    mean: Tensor
     latent: Tensor
     middle: Tensor
 
@@ -86,24 +87,25 @@ def upper_forward(
     weighted = {"weighted": weights is not None}
     heads = {"share": share, "modes": modes, "width": width}
     moments = h.new_empty(samples, cut.parts, modes, width)
-    counts = h.new_empty(samples, cut.parts, modes)
+    means = h.new_empty(samples, cut.parts, modes)
     kernels.upper_moment[cut.parts, samples](
-        h, features, weights, moments, counts, points, cut.steps, times,
+        h, features, weights, moments, means, points, cut.steps, times,
         **weighted, **long_sum(cut.steps), modes=modes, width=width, exact=exact(precision),
     )  # fmt: skip
-    moment, count = h.new_empty(samples, modes, width), h.new_empty(samples, modes)
+    moment, mean = h.new_empty(samples, modes, width), h.new_empty(samples, modes)
     latent = h.new_empty(3, samples, share, width, dtype=torch.bfloat16)
     kernels.upper_latent[width // share, samples](
-        moments, counts, norm, shift, w_v, kernel, moment, count, latent, cut.parts, times,
+        moments, means, norm, shift, w_v, kernel, moment, mean, latent, cut.parts, times,
         _stride(kernel), **heads,
     )  # fmt: skip
     middle, after = torch.empty_like(h), torch.empty_like(h)
+    form = Form.of(samples * cut.tiles, points, precision, h.device)
     kernels.upper_out[cut.tiles, samples](
-        h, features, latent, norm_2, shift_2, w_1, b_1, w_2, b_2,
-        w_2.stride(0), middle, after, points, times,
+        form.tiles(h), form.tiles(features), latent, norm_2, shift_2, form.weight(w_1), b_1,
+        form.weight(w_2), b_2, w_2.stride(0), form.tiles(middle), form.tiles(after), points, times,
         **CHAIN, **heads, precision=precision, wide=wide(precision),
     )  # fmt: skip
-    return UpperKept(h, features, kernel, moment, count, latent, middle), after
+    return UpperKept(h, features, kernel, moment, mean, latent, middle), after
 
 
 def upper_backward(
@@ -121,7 +123,7 @@ def upper_backward(
     from ono.nn.fused_triton import moments_within_heads
 
     weights, share, precision = setting
-    h, features, kernel, moment, count, latent, middle = kept
+    h, features, kernel, moment, mean, latent, middle = kept
     norm, shift, w_v, norm_2, shift_2, own_1, b_1, *_ = parameters
     w_1, w_2 = multiplied
     *_, points, width = h.shape
@@ -150,13 +152,15 @@ def upper_backward(
     d_kernels = h.new_empty(samples * pieces, *kernel.shape[1:])
     norms = h.new_empty(samples * (width // share), 2, width)
     kernels.upper_latent_backward[width // share, samples](
-        d_latents, moment, count, norm, shift, w_v, kernel, d_moment, norms, d_w_v, d_kernels,
+        d_latents, moment, mean, norm, shift, w_v, kernel, d_moment, norms, d_w_v, d_kernels,
         cut.parts, times, _stride(kernel), at_once=16, **heads,
     )  # fmt: skip
     d_h, d_features = torch.empty_like(h), h.new_empty(*h.shape[:-1], modes)
+    tiles = Form.of(samples * cut.tiles, points, precision, h.device).tiles
     kernels.upper_moment_backward[cut.tiles, samples](
-        d_moment, d_middle, h, features, latent, weights, norm, shift, d_h, d_features,
-        points, times, **weighted, **CHAIN, **heads, wide=wide(precision),
+        d_moment, tiles(d_middle), tiles(h), tiles(features), latent, weights, norm, shift,
+        tiles(d_h), tiles(d_features), points, times,
+        **weighted, **CHAIN, **heads, wide=wide(precision),
     )  # fmt: skip
     if times > 1:
         d_features = d_features.sum(1)

@@ -25,9 +25,6 @@ from ono.nn.fused_triton import (
     head_sums,
     norm_backward,
     normalised,
-    own_points,
-    places,
-    point_weights,
 )
 from ono.nn.products_triton import (
     held,
@@ -41,6 +38,7 @@ from ono.nn.products_triton import (
     store_within_heads,
     whole,
 )
+from ono.nn.tiles_triton import give, own_tile, point_weights, take
 
 
 @triton.jit(do_not_specialize=["points"])
@@ -59,16 +57,16 @@ def lower_in(
     precision: tl.constexpr,
 ):
     """Project to q, k and v."""
-    _, _, at, inside = own_points(points, tile, width)
+    sample, first, _ = own_tile(tile)
     column = tl.arange(0, width)
-    kind = q.dtype.element_ty
-    unit, _ = normalised(tl.load(g + at, mask=inside, other=0.0), width)
+    unit, _ = normalised(take(g, sample, first, points, tile, width), width)
     x = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
-    tl.store(q + at, linear(x, w_qkv, apart, width, width, precision).to(kind), mask=inside)
-    w_qkv += width * width
-    tl.store(k + at, linear(x, w_qkv, apart, width, width, precision).to(kind), mask=inside)
-    w_qkv += width * width
-    tl.store(v + at, linear(x, w_qkv, apart, width, width, precision).to(kind), mask=inside)
+    query = linear(x, w_qkv, apart, width, width, precision)
+    give(q, sample, first, points, query, tile, width)
+    key = linear(x, w_qkv, apart, width, width, precision, width)
+    give(k, sample, first, points, key, tile, width)
+    value = linear(x, w_qkv, apart, width, width, precision, 2 * width)
+    give(v, sample, first, points, value, tile, width)
 
 
 @triton.jit(do_not_specialize=["points", "steps"])
@@ -182,27 +180,26 @@ def lower_out(
     precision: tl.constexpr,
 ):
     """Add the attention, add the FFN, project to ĝ."""
-    sample, row, at, inside = own_points(points, tile, width)
+    sample, first, _ = own_tile(tile)
     column = tl.arange(0, width)
-    query = tl.load(q + at, mask=inside, other=0.0).to(tl.float32)
+    query = take(q, sample, first, points, tile, width).to(tl.float32)
     soft = head_softmax(query, share, tile, width)
     context += sample * share * width
     all_contexts = tl.num_programs(1).to(tl.int64) * share * width
     mixed = (
         product_with(soft, context, all_contexts, share, width, width, "whole", precision) * scale
     )
-    x = tl.load(g + at, mask=inside, other=0.0)
+    x = take(g, sample, first, points, tile, width)
     x += linear(mixed, w_out, apart, width, width, precision) + tl.load(b_out + column)[None, :]
-    tl.store(middle + at, x, mask=inside)
+    give(middle, sample, first, points, x, tile, width)
     x = feed_forward(x, gamma, beta, w_1, b_1, w_2, b_2, apart, width, precision)
-    tl.store(after + at, x, mask=inside)
+    give(after, sample, first, points, x, tile, width)
     x = linear(x, w_q, apart, modes, width, precision)
     x += tl.load(b_q + tl.arange(0, modes))[None, :]
-    at, inside = places(sample, row, points, modes)
-    tl.store(features + at, x, mask=inside)
+    give(features, sample, first, points, x, tile, modes)
 
 
-@triton.jit(do_not_specialize=["points", "rows"])
+@triton.jit(do_not_specialize=["points"])
 def lower_features_backward(
     d_after,
     d_features,
@@ -217,7 +214,6 @@ def lower_features_backward(
     right,
     of_w_q,
     points,
-    rows,
     weighted: tl.constexpr,
     share: tl.constexpr,
     modes: tl.constexpr,
@@ -231,24 +227,22 @@ def lower_features_backward(
     If ĝ has fewer channels than g, of_w_q receives their product and below it the sum of dĝ, for
     each tile: that is less than both of them.
     """
-    sample, row, at, inside = own_points(points, tile, width)
-    at_modes, inside_modes = places(sample, row, points, modes)
-    plane = tl.cast(rows, tl.int64) * width
-    kind = left.dtype.element_ty
-    psi = tl.load(features + at_modes, mask=inside_modes, other=0.0)
+    sample, first, row = own_tile(tile)
+    samples = tl.num_programs(1)
+    psi = take(features, sample, first, points, tile, modes)
     weight = point_weights(weights, sample, row, points, weighted, tile)
     d_gram += sample * share * modes
     # d_gram is symmetric, and ĝ is on both sides of <ĝ, ĝ>.
     d_psi = product(psi * (2.0 * weight)[:, None], whole(d_gram, share, modes, modes), wide)
-    d_psi += tl.load(d_features + at_modes, mask=inside_modes, other=0.0)
+    d_psi += take(d_features, sample, first, points, tile, modes)
     if modes == width:
-        tl.store(left + 6 * plane + at, d_psi.to(kind), mask=inside)
+        give(left, 6 * samples + sample, first, points, d_psi, tile, width)
     total = linear_backward(d_psi, w_q, apart, modes, width, precision)
-    total += tl.load(d_after + at, mask=inside, other=0.0)
-    tl.store(d_x + at, total, mask=inside)
-    grown = tl.load(after + at, mask=inside, other=0.0)
+    total += take(d_after, sample, first, points, tile, width)
+    give(d_x, sample, first, points, total, tile, width)
+    grown = take(after, sample, first, points, tile, width)
     if modes == width:
-        tl.store(right + 4 * plane + at, grown.to(kind), mask=inside)
+        give(right, 4 * samples + sample, first, points, grown, tile, width)
     else:
         mode, column = tl.arange(0, modes), tl.arange(0, width)
         of_w_q += (sample * tl.num_programs(0) + tl.program_id(0)) * modes * (width + 1)
@@ -257,7 +251,7 @@ def lower_features_backward(
         tl.store(of_w_q + modes * width + mode, tl.sum(d_psi, 0))
 
 
-@triton.jit(do_not_specialize=["points", "rows"])
+@triton.jit(do_not_specialize=["points"])
 def lower_mix_backward(
     d_middle,
     q,
@@ -268,7 +262,6 @@ def lower_mix_backward(
     left,
     right,
     points,
-    rows,
     scale,
     share: tl.constexpr,
     tile: tl.constexpr,
@@ -279,23 +272,22 @@ def lower_mix_backward(
 
     left 0 is dq, left 3 is dg behind the attention, right 1 what the attention mixed.
     """
-    sample, _, at, inside = own_points(points, tile, width)
-    plane = tl.cast(rows, tl.int64) * width
-    kind = left.dtype.element_ty
+    sample, first, _ = own_tile(tile)
+    samples = tl.num_programs(1)
     context += sample * share * width
 
-    query = tl.load(q + at, mask=inside, other=0.0).to(tl.float32)
+    query = take(q, sample, first, points, tile, width).to(tl.float32)
     soft = head_softmax(query, share, tile, width)
-    all_contexts = tl.num_programs(1).to(tl.int64) * share * width
+    all_contexts = samples.to(tl.int64) * share * width
     context = held(context, share, width, "whole", precision)
     mixed = product_held(soft, context, all_contexts, share, width, "whole", precision) * scale
-    tl.store(right + plane + at, mixed.to(kind), mask=inside)
-    d_x = tl.load(d_middle + at, mask=inside, other=0.0)
-    tl.store(left + 3 * plane + at, d_x.to(kind), mask=inside)
+    give(right, samples + sample, first, points, mixed, tile, width)
+    d_x = take(d_middle, sample, first, points, tile, width)
+    give(left, 3 * samples + sample, first, points, d_x, tile, width)
     d_mixed = linear_backward(d_x, w_out, apart, width, width, precision) * scale
     d_soft = product_held(d_mixed, context, all_contexts, share, width, "whole_turned", precision)
     d_query = soft * (d_soft - head_sums(soft * d_soft, share, tile, width))
-    tl.store(left + at, d_query.to(kind), mask=inside)
+    give(left, sample, first, points, d_query, tile, width)
     d_contexts += (sample * tl.num_programs(0) + tl.program_id(0)) * share * width
     d_table = product(tl.trans(soft), d_mixed, precision)
     store_within_heads(d_contexts, d_table, share, width, width)
@@ -337,11 +329,13 @@ def lower_merge_backward(
 
 @triton.jit
 def raised_keys(
-    at, inside, peak, weights, sample, row, points, weighted: tl.constexpr, width: tl.constexpr
-):
+    k, peak, weights, sample, first, points, weighted: tl.constexpr, tile: tl.constexpr,
+    width: tl.constexpr,
+):  # fmt: skip
     """Return exp(k) of a tile, as weighted, with the largest k of all points taken off."""
-    key = tl.load(at, mask=inside, other=0.0).to(tl.float32)
+    key = take(k, sample, first, points, tile, width).to(tl.float32)
     raised = tl.exp(key - tl.load(peak + tl.arange(0, width))[None, :])
+    row = first + tl.arange(0, tile)
     if weighted:
         weight = tl.load(weights + sample * points + row, mask=row < points, other=0.0)
         return tl.where((weight > 0)[:, None], raised * weight[:, None], 0.0)
@@ -349,7 +343,7 @@ def raised_keys(
         return tl.where((row < points)[:, None], raised, 0.0)
 
 
-@triton.jit(do_not_specialize=["points", "rows"])
+@triton.jit(do_not_specialize=["points"])
 def lower_in_backward(
     d_middle,
     d_context,
@@ -366,7 +360,6 @@ def lower_in_backward(
     left,
     right,
     points,
-    rows,
     weighted: tl.constexpr,
     share: tl.constexpr,
     tile: tl.constexpr,
@@ -374,32 +367,31 @@ def lower_in_backward(
     precision: tl.constexpr,
 ):
     """Go back from q, k and v to g; left receives dk and dv, right what was projected."""
-    sample, row, at, inside = own_points(points, tile, width)
+    sample, first, _ = own_tile(tile)
+    samples = tl.num_programs(1)
     column = tl.arange(0, width)
-    plane = tl.cast(rows, tl.int64) * width
-    kind = left.dtype.element_ty
 
     d_context += sample * share * width
-    all_contexts = tl.num_programs(1).to(tl.int64) * share * width
+    all_contexts = samples.to(tl.int64) * share * width
     mean = tl.load(mean + sample * width + column)[None, :]
     peak += sample * width
-    value = tl.load(v + at, mask=inside, other=0.0).to(tl.float32)
+    value = take(v, sample, first, points, tile, width).to(tl.float32)
     d_context = held(d_context, share, width, "whole", precision)
     rise = product_held(value, d_context, all_contexts, share, width, "whole_turned", precision)
-    raised = raised_keys(k + at, inside, peak, weights, sample, row, points, weighted, width)
+    raised = raised_keys(k, peak, weights, sample, first, points, weighted, tile, width)
     d_key = raised * (rise - mean)
-    tl.store(left + plane + at, d_key.to(kind), mask=inside)
-    d_told = linear_backward(d_key, w_qkv + width * width, apart, width, width, precision)
+    give(left, samples + sample, first, points, d_key, tile, width)
+    d_told = linear_backward(d_key, w_qkv, apart, width, width, precision, width)
     # Read and computed anew, here and below: kept, they would not fit the registers.
-    raised = raised_keys(k + at, inside, peak, weights, sample, row, points, weighted, width)
+    raised = raised_keys(k, peak, weights, sample, first, points, weighted, tile, width)
     d_value = product_held(raised, d_context, all_contexts, share, width, "whole", precision)
-    tl.store(left + 2 * plane + at, d_value.to(kind), mask=inside)
-    d_told += linear_backward(d_value, w_qkv + 2 * width * width, apart, width, width, precision)
-    d_query = tl.load(left + at, mask=inside, other=0.0).to(tl.float32)
+    give(left, 2 * samples + sample, first, points, d_value, tile, width)
+    d_told += linear_backward(d_value, w_qkv, apart, width, width, precision, 2 * width)
+    d_query = take(left, sample, first, points, tile, width).to(tl.float32)
     d_told += linear_backward(d_query, w_qkv, apart, width, width, precision)
 
-    unit, factor = normalised(tl.load(g + at, mask=inside, other=0.0), width)
-    tl.store(right + at, unit.to(kind), mask=inside)
+    unit, factor = normalised(take(g, sample, first, points, tile, width), width)
+    give(right, sample, first, points, unit, tile, width)
     d_x = norm_backward(d_told * tl.load(gamma + column)[None, :], unit, factor, width)
-    d_x += tl.load(d_middle + at, mask=inside, other=0.0)
-    tl.store(d_g + at, d_x, mask=inside)
+    d_x += take(d_middle, sample, first, points, tile, width)
+    give(d_g, sample, first, points, d_x, tile, width)

@@ -118,7 +118,9 @@ def held(
     parts, share: tl.constexpr, width: tl.constexpr, form: tl.constexpr, precision: tl.constexpr
 ):
     """Load a square matrix that is needed twice, if it is short enough to be held in between."""
-    if precision != "bf16":
+    if isinstance(parts, tl.tensor_descriptor):
+        return parts.load([0, 0])
+    elif precision != "bf16":
         return parts
     elif form == "whole":
         return whole(parts, share, width, width)
@@ -147,17 +149,42 @@ def product_held(
 
 
 @triton.jit
-def linear(x, weight, apart, rows: tl.constexpr, width: tl.constexpr, precision: tl.constexpr):
-    """Return what a linear layer from `width` to `rows` makes of x, without its bias."""
-    return product_with(x, weight, apart, width, rows, width, "turned", precision)
+def linear(
+    x,
+    weight,
+    apart,
+    rows: tl.constexpr,
+    width: tl.constexpr,
+    precision: tl.constexpr,
+    first: tl.constexpr = 0,
+):
+    """Return what a linear layer from `width` to `rows` makes of x, without its bias.
+
+    The weight may begin at a row further down, and be given by a descriptor.
+    """
+    if isinstance(weight, tl.tensor_descriptor):
+        return tl.dot(x.to(tl.bfloat16), tl.trans(weight.load([first, 0])))
+    else:
+        weight += first * width
+        return product_with(x, weight, apart, width, rows, width, "turned", precision)
 
 
 @triton.jit
 def linear_backward(
-    gradient, weight, apart, rows: tl.constexpr, width: tl.constexpr, precision: tl.constexpr
+    gradient,
+    weight,
+    apart,
+    rows: tl.constexpr,
+    width: tl.constexpr,
+    precision: tl.constexpr,
+    first: tl.constexpr = 0,
 ):
     """Return the gradient before a linear layer from that behind it."""
-    return product_with(gradient, weight, apart, width, rows, width, "plain", precision)
+    if isinstance(weight, tl.tensor_descriptor):
+        return tl.dot(gradient.to(tl.bfloat16), weight.load([first, 0]))
+    else:
+        weight += first * width
+        return product_with(gradient, weight, apart, width, rows, width, "plain", precision)
 
 
 @triton.jit

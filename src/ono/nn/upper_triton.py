@@ -15,8 +15,9 @@ import triton
 import triton.language as tl
 
 from ono.nn.feed_forward_triton import feed_forward
-from ono.nn.fused_triton import norm_backward, normalised, own_points, places, point_weights
+from ono.nn.fused_triton import norm_backward, normalised
 from ono.nn.products_triton import product, product_with, store_parts
+from ono.nn.tiles_triton import give, own_tile, places, point_weights, take
 
 
 @triton.jit(do_not_specialize=["points", "steps", "times"])
@@ -25,7 +26,7 @@ def upper_moment(
     features,
     weights,
     moments,
-    counts,
+    means,
     points,
     steps,
     times,
@@ -41,7 +42,7 @@ def upper_moment(
     mode, column = tl.arange(0, modes), tl.arange(0, width)
     h += sample * points * width
     features += source * points * modes
-    total, count = tl.zeros((modes, width), tl.float32), tl.zeros((modes,), tl.float32)
+    total, mean = tl.zeros((modes, width), tl.float32), tl.zeros((modes,), tl.float32)
     for step in range(steps):
         row = (part * steps + step) * tile + tl.arange(0, tile)
         at, inside = places(0, row, points, width)
@@ -52,30 +53,30 @@ def upper_moment(
         psi *= weight[:, None]
         unit, _ = normalised(x, width)
         total += product(tl.trans(psi), unit, exact)
-        count += tl.sum(psi, 0)
+        mean += tl.sum(psi, 0)
     place = (sample * tl.num_programs(0) + part) * modes
     tl.store(moments + (place + mode)[:, None] * width + column[None, :], total)
-    tl.store(counts + place + mode, count)
+    tl.store(means + place + mode, mean)
 
 
 @triton.jit
-def scaled(moment, count, gamma, beta, width: tl.constexpr):
+def scaled(moment, mean, gamma, beta, width: tl.constexpr):
     """Return the moment of LN(h) from that of the normalised h."""
     column = tl.arange(0, width)
-    shift = count[:, None] * tl.load(beta + column)[None, :]
+    shift = mean[:, None] * tl.load(beta + column)[None, :]
     return moment * tl.load(gamma + column)[None, :] + shift
 
 
 @triton.jit(do_not_specialize=["parts", "times", "kernel_stride"])
 def upper_latent(
     moments,
-    counts,
+    means,
     gamma,
     beta,
     w_v,
     kernel,
     moment,
-    count,
+    mean,
     latent,
     parts,
     times,
@@ -89,15 +90,15 @@ def upper_latent(
     head = block * modes // width
     mode, own, column = tl.arange(0, share), tl.arange(0, share), tl.arange(0, width)
     at = (head * share + mode)[:, None] * width + column[None, :]
-    total, points = tl.zeros((share, width), tl.float32), tl.zeros((share,), tl.float32)
+    total, known = tl.zeros((share, width), tl.float32), tl.zeros((share,), tl.float32)
     for part in range(parts):
         place = (sample * parts + part) * modes
         total += tl.load(moments + place * width + at)
-        points += tl.load(counts + place + head * share + mode)
+        known += tl.load(means + place + head * share + mode)
     if block * modes % width == 0:
         tl.store(moment + sample * modes * width + at, total)
-        tl.store(count + sample * modes + head * share + mode, points)
-    total = scaled(total, points, gamma, beta, width)
+        tl.store(mean + sample * modes + head * share + mode, known)
+    total = scaled(total, known, gamma, beta, width)
     value = tl.load(w_v + (block * share + own)[None, :] * width + column[:, None])
     value = tl.dot(total, value, input_precision="ieee").to(tl.float64)
     kernel += (sample // times) * kernel_stride + head * share * share
@@ -132,24 +133,22 @@ def upper_out(
     wide: tl.constexpr,
 ):
     """Add the attention, add the FFN."""
-    sample, row, at, inside = own_points(points, tile, width)
-    at_modes, inside_modes = places(sample, row, points, modes)
-    features += (sample // times - sample) * points * modes
-    psi = tl.load(features + at_modes, mask=inside_modes, other=0.0)
-    x = tl.load(h + at, mask=inside, other=0.0)
+    sample, first, _ = own_tile(tile)
+    psi = take(features, sample // times, first, points, tile, modes)
+    x = take(h, sample, first, points, tile, width)
     latent += sample * share * width
     plane = tl.num_programs(1).to(tl.int64) * share * width
     x += product_with(psi, latent, plane, share, modes, width, "whole", wide)
-    tl.store(middle + at, x, mask=inside)
+    give(middle, sample, first, points, x, tile, width)
     x = feed_forward(x, gamma, beta, w_1, b_1, w_2, b_2, apart, width, precision)
-    tl.store(after + at, x, mask=inside)
+    give(after, sample, first, points, x, tile, width)
 
 
 @triton.jit(do_not_specialize=["tiles", "times", "kernel_stride"])
 def upper_latent_backward(
     d_latents,
     moment,
-    count,
+    mean,
     gamma,
     beta,
     w_v,
@@ -185,8 +184,8 @@ def upper_latent_backward(
     d_mixed = d_mixed.to(tl.float64)
     at = (head * share + mode)[:, None] * width + column[None, :]
     met = tl.load(moment + sample * modes * width + at)
-    points = tl.load(count + sample * modes + head * share + mode)
-    total = scaled(met, points, gamma, beta, width)
+    known = tl.load(mean + sample * modes + head * share + mode)
+    total = scaled(met, known, gamma, beta, width)
     at_values = (block * share + own)[:, None] * width + column[None, :]
     weight = tl.load(w_v + at_values)
     value = tl.dot(total, tl.trans(weight), input_precision="ieee").to(tl.float64)
@@ -196,7 +195,7 @@ def upper_latent_backward(
     d_total = tl.dot(d_value, weight, input_precision="ieee")
     place = (sample * tl.num_programs(0) + block) * 2 * width + column
     tl.store(norms + place, tl.sum(d_total * met, 0))
-    tl.store(norms + place + width, tl.sum(d_total * points[:, None], 0))
+    tl.store(norms + place + width, tl.sum(d_total * known[:, None], 0))
     piece = sample * pieces + block % pieces
     if pieces == 1:
         plane = tl.num_programs(1).to(tl.int64) * modes * width
@@ -243,17 +242,15 @@ def upper_moment_backward(
     wide: tl.constexpr,
 ):
     """Go back from the moment, and from what the points read, to h and ĝ."""
-    sample, row, at, inside = own_points(points, tile, width)
+    sample, first, row = own_tile(tile)
     column = tl.arange(0, width)
     source = sample // times
-    at_modes, inside_modes = places(sample, row, points, modes)
-    features += (source - sample) * points * modes
     weight = point_weights(weights, source, row, points, weighted, tile)[:, None]
     gamma = tl.load(gamma + column)[None, :]
     samples = tl.num_programs(1).to(tl.int64)
     latent += sample * share * width
     all_latents, all_moments = samples * share * width, samples * modes * width
-    unit, _ = normalised(tl.load(h + at, mask=inside, other=0.0), width)
+    unit, _ = normalised(take(h, sample, first, points, tile, width), width)
     told = (unit * gamma + tl.load(beta + column)[None, :]) * weight
     if modes == width:
         d_moment += sample * modes * width
@@ -261,16 +258,16 @@ def upper_moment_backward(
     else:
         d_all = added(d_moment + sample * width * width, width // modes, modes, width)
         d_psi = product(told, tl.trans(d_all), wide)
-    d_x = tl.load(d_middle + at, mask=inside, other=0.0)
+    d_x = take(d_middle, sample, first, points, tile, width)
     d_psi += product_with(d_x, latent, all_latents, share, modes, width, "whole_turned", wide)
-    tl.store(d_features + at_modes, d_psi, mask=inside_modes)
-    psi = tl.load(features + at_modes, mask=inside_modes, other=0.0) * weight
+    give(d_features, sample, first, points, d_psi, tile, modes)
+    psi = take(features, source, first, points, tile, modes) * weight
     if modes == width:
         d_told = product_with(psi, d_moment, all_moments, share, modes, width, "plain", wide)
     else:
         d_told = product(psi, d_all, wide)
     # Read and computed anew: kept, they would not fit the registers.
-    unit, factor = normalised(tl.load(h + at, mask=inside, other=0.0), width)
+    unit, factor = normalised(take(h, sample, first, points, tile, width), width)
     d_x = norm_backward(d_told * gamma, unit, factor, width)
-    d_x += tl.load(d_middle + at, mask=inside, other=0.0)
-    tl.store(d_h + at, d_x, mask=inside)
+    d_x += take(d_middle, sample, first, points, tile, width)
+    give(d_h, sample, first, points, d_x, tile, width)

@@ -1,0 +1,56 @@
+"""Tiles of points: where they lie, and how they are loaded and stored.
+
+An array of points is given by its address, or by a descriptor of its tiles, which the hardware
+copies to and from shared memory by itself. That takes a third of the instructions and fewer
+registers, but each copy answers later: it pays where there are many programs.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def places(sample, row, points, width: tl.constexpr):
+    """Return where points of a sample lie in [samples points width], and which there are."""
+    column = tl.arange(0, width)
+    at = (sample * points + row)[:, None] * width + column[None, :]
+    return at, (row < points)[:, None] & (column < width)[None, :]
+
+
+@triton.jit
+def own_tile(tile: tl.constexpr):
+    """Return the sample of this program, its first point, and all its points."""
+    first = tl.program_id(0) * tile
+    return tl.program_id(1).to(tl.int64), first, first + tl.arange(0, tile)
+
+
+@triton.jit
+def take(array, sample, first, points, tile: tl.constexpr, width: tl.constexpr):
+    """Load a tile of an array [samples points width]; points that there are not are zeros."""
+    if isinstance(array, tl.tensor_descriptor):
+        return tl.reshape(array.load([tl.cast(sample, tl.int32), first, 0]), (tile, width))
+    else:
+        row = first + tl.arange(0, tile)
+        at, inside = places(tl.cast(sample, tl.int64), row, points, width)
+        return tl.load(array + at, mask=inside, other=0.0)
+
+
+@triton.jit
+def give(array, sample, first, points, x, tile: tl.constexpr, width: tl.constexpr):
+    """Store a tile in the type of its array."""
+    if isinstance(array, tl.tensor_descriptor):
+        x = tl.reshape(x.to(array.dtype), (1, tile, width))
+        array.store([tl.cast(sample, tl.int32), first, 0], x)
+    else:
+        row = first + tl.arange(0, tile)
+        at, inside = places(tl.cast(sample, tl.int64), row, points, width)
+        tl.store(array + at, x.to(array.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def point_weights(weights, sample, row, points, weighted: tl.constexpr, tile: tl.constexpr):
+    """Return how much the points of a tile count: as they are weighted, or all alike."""
+    if weighted:
+        return tl.load(weights + sample * points + row, mask=row < points, other=0.0)
+    else:
+        return tl.full((tile,), 1.0, tl.float32) / points
