@@ -153,7 +153,7 @@ def weight_gradients(
         b = tl.load(right + first + at, mask=inside, other=0.0)
         total += product(tl.trans(a), b, precision)
         if summed and precision == "bf16":
-            sums += tl.dot(tl.trans(a), tl.full((tile, _ONES), 1.0, tl.bfloat16))
+            sums += tl.dot(tl.trans(a), tl.full((tile, _ONES), 1.0, tl.float32).to(tl.bfloat16))
         elif summed:
             sums += tl.sum(a.to(tl.float32), 0)[:, None]
     out += part * pairs * (width + 1) * width
