@@ -105,12 +105,21 @@ class Form(NamedTuple):
 
     points: int
     described: bool
+    tight: bool
 
     @classmethod
     def of(cls, programs: int, points: int, precision: str, device: torch.device) -> Form:
         """Return the form for so many programs, each with some of so many points."""
         many = precision == "bf16" and programs > _MANY and device.type == "cuda"
-        return cls(points, many and torch.cuda.get_device_capability(device) >= _DESCRIBES)
+        described = many and torch.cuda.get_device_capability(device) >= _DESCRIBES
+        two, three = (-(-programs // (beside * _MULTIPROCESSORS)) for beside in (2, 3))
+        # Three on a multiprocessor take a third longer than two.
+        return cls(points, described, described and 4 * three < 3 * two)
+
+    @property
+    def size(self) -> dict[str, int]:
+        """How a kernel is compiled that can do with fewer registers: three of it run beside."""
+        return {"maxnreg": 168} if self.tight else {}
 
     def tiles(self, array: Tensor) -> Any:
         """Return an array of points as a kernel takes it."""
@@ -170,7 +179,7 @@ def feed_forward_back(
     feed_forward_backward[programs,](
         form.tiles(d_after), form.tiles(before), norm, shift, form.weight(w_1), b_1,
         form.weight(w_2), w_2.stride(0), form.tiles(d_before), form.tiles(left), form.tiles(right),
-        rows, **chain(programs, precision), width=width, precision=precision,
+        rows, **chain(programs, precision), **form.size, width=width, precision=precision,
     )  # fmt: skip
     return d_before
 

@@ -114,7 +114,7 @@ def lower_forward(
         tiles(g), tiles(q), context, weight(w_out), b_out, norm_2, shift_2, weight(w_1), b_1,
         weight(w_2), b_2, weight(w_q), b_q, apart, tiles(middle), tiles(after), tiles(features),
         points, 1 / math.sqrt(share),
-        **_behind(size, modes < width), **heads, modes=modes, precision=precision,
+        **_behind(size, modes < width), **form.size, **heads, modes=modes, precision=precision,
     )  # fmt: skip
     return LowerKept(g, q, k, v, peak, total, context, middle, after, features)
 
@@ -192,7 +192,7 @@ def lower_backward(
     kernels.lower_in_backward[cut.tiles, batch](
         tiles(d_middle), d_context, weights, tiles(g), tiles(k), tiles(v), peak, mean, norm,
         weight(w_qkv), apart, tiles(d_g), tiles(left), tiles(right), points,
-        **weighted, **size, **heads, precision=precision,
+        **weighted, **size, **form.size, **heads, precision=precision,
     )  # fmt: skip
     behind = Behind(0, own_qkv, norm, shift), Behind(4, own_1, norm_2, shift_2)
     return d_g, Owed(left, right, 3, (of_w_q,) if few else (), behind)
