@@ -103,7 +103,8 @@ def upper_forward(
     kernels.upper_out[cut.tiles, samples](
         form.tiles(h), form.tiles(features), latent, norm_2, shift_2, form.weight(w_1), b_1,
         form.weight(w_2), b_2, w_2.stride(0), form.tiles(middle), form.tiles(after), points, times,
-        **CHAIN, **form.size, **heads, precision=precision, wide=wide(precision),
+        **CHAIN, **(form.size if modes < width else {}), **heads, precision=precision,
+        wide=wide(precision),
     )  # fmt: skip
     return UpperKept(h, features, kernel, moment, mean, latent, middle), after
 
