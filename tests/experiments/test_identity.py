@@ -12,7 +12,16 @@ import tiny
 from ono.data.info import ArrayName, Provenance
 from ono.data.store import Dataset, write_dataset
 from ono.experiments import identity as module
-from ono.experiments.identity import ADDED, BOOKS, HOW, WHERE, data_identity, effective, identity
+from ono.experiments.identity import (
+    ADDED,
+    BOOKS,
+    HOW,
+    IDLE,
+    WHERE,
+    data_identity,
+    effective,
+    identity,
+)
 from ono.models.registry import MODELS
 from ono.train.recipe import Recipe
 
@@ -96,6 +105,16 @@ def test_a_field_that_came_later_leaves_old_results_valid(monkeypatch: pytest.Mo
     assert identity(other) != kept
 
 
+def test_what_nothing_reads_does_not_count() -> None:
+    few, many = ([f"model.lower.landmarks={n}"] for n in (64, 256))
+    nystrom = "model.lower.attention=nystrom"
+    usual = identity(Recipe.load("darcy/ono"))
+    assert identity(Recipe.load("darcy/ono", few)) == usual
+    assert identity(Recipe.load("darcy/ono", many)) == usual
+    first, second = (identity(Recipe.load("darcy/ono", [nystrom, *own])) for own in (few, many))
+    assert first != second
+
+
 def test_times_also_depend_on_how_and_where() -> None:
     recipe, eager = (Recipe.load("darcy/ono", c) for c in ([], ["train.execution=eager"]))
     assert identity(recipe, timed_on="a") != identity(eager, timed_on="a")
@@ -113,7 +132,8 @@ def fields() -> set[str]:
 
 
 def test_names_left_out_are_fields() -> None:
-    assert {*WHERE, *HOW, *BOOKS, *ADDED} <= fields()
+    others = {other for other, *_ in IDLE.values()}
+    assert {*WHERE, *HOW, *BOOKS, *ADDED, *IDLE, *others} <= fields()
 
 
 def test_new_fields_say_what_was_done_before_them() -> None:

@@ -75,7 +75,7 @@ def _runtime() -> Experiment:
         "lsm": Cell("darcy/lsm", (*alike, "model.scales=4"), "speed"),
     }
     for block in ("linear", "efficient", "nystrom"):
-        changes = (*alike, "model.layers=4", f"model.lower.attention={block}")
+        changes = (*alike, "model.layers=4", *_attention(block))
         timed[f"ono, {block}"] = Cell("darcy/ono", changes, "speed")
     cost: dict[tuple[str, str], Place] = {}
     for row, cell in timed.items():
@@ -85,7 +85,7 @@ def _runtime() -> Experiment:
     known, size = packaged_recipes(), {}
     for row in ("fno", "u-fno", "lsm", "galerkin", "ono, linear", "ono, nystrom"):
         model, _, block = row.partition(", ")
-        block_change = (f"model.lower.attention={block}",) if block else ()
+        block_change = _attention(block) if block else ()
         # Geo-FNO is the FNO where there is no even grid.
         names = [f"{b}/{model}" for b in BENCHMARKS]
         names = [n if n in known else n.replace("/fno", "/geo-fno") for n in names]
@@ -147,9 +147,15 @@ def _temporal() -> Experiment:
     return Experiment("temporal", "seen and unseen times of Navier-Stokes", (table,))
 
 
+def _attention(block: str) -> tuple[str, ...]:
+    """Return the changes for an attention of the NN blocks, with its landmarks as published."""
+    landmarks = ("model.lower.landmarks=256",) if block == "nystrom" else ()
+    return f"model.lower.attention={block}", *landmarks
+
+
 def _blocks() -> Experiment:
     places = {
-        (block, name): _one(Cell(f"{name}/ono", (f"model.lower.attention={block}",)))
+        (block, name): _one(Cell(f"{name}/ono", _attention(block)))
         for block in ("linear", "nystrom", "galerkin", "softmax", "efficient")
         for name in ABLATED
     }

@@ -23,12 +23,12 @@ _MODELS = (
     "ono", "fno", "geo-fno", "u-fno", "f-fno", "galerkin", "lsm", "gnot", "deeponet", "transolver",
 )  # fmt: skip
 _STEPS = {
-    "darcy": (4.9, 4.3, 4.3, 6.2, 13.6, 6.7, 19.6, 19.4, 2.2, 21.1),
-    "ns2d": (39.6, 9.4, 9.3, 14.0, 56.7, 11.6, 139.7, 75.6, 6.9, 56.9),
-    "airfoil": (6.9, 0.0, 7.0, 9.7, 12.8, 17.4, 16.5, 28.8, 4.5, 26.9),
+    "darcy": (4.2, 4.3, 4.3, 6.2, 13.6, 6.7, 19.6, 19.4, 2.2, 21.1),
+    "ns2d": (31.1, 9.4, 9.3, 14.0, 56.7, 11.6, 139.7, 75.6, 6.9, 56.9),
+    "airfoil": (5.6, 0.0, 7.0, 9.7, 12.8, 17.4, 16.5, 28.8, 4.5, 26.9),
     "elasticity": (3.1, 0.0, 3.1, 4.0, 7.4, 3.1, 16.1, 5.3, 0.8, 3.8),
-    "plasticity": (26.8, 0.0, 39.3, 64.5, 30.2, 80.1, 119.4, 117.5, 10.1, 198.7),
-    "pipe": (9.2, 0.0, 7.8, 11.6, 15.7, 24.9, 29.5, 37.1, 6.1, 63.5),
+    "plasticity": (23.1, 0.0, 39.3, 64.5, 30.2, 80.1, 119.4, 117.5, 10.1, 198.7),
+    "pipe": (7.7, 0.0, 7.8, 11.6, 15.7, 24.9, 29.5, 37.1, 6.1, 63.5),
 }
 _POINTS = {"darcy": 85**2, "airfoil": 221 * 51, "elasticity": 972, "pipe": 129**2}
 _PLAIN, _NYSTROM = 4.0, 8.0
@@ -39,8 +39,9 @@ _START = 0.3
 """Minutes to load, compile and record, whatever follows."""
 _SMOKE = 2 / 60
 """Minutes of a cell of a smoke run on one core of a CPU, on average, without making its data."""
-_EXACT_ATTENTION = 2e13
-"""Operations a second of attention between all pairs of points, in single precision."""
+_EXACT_ATTENTION = {"bf16": 1e14}
+_SINGLE = 2e13
+"""Operations a second of attention between all pairs of points, and in single precision."""
 
 
 def minutes(cell: Cell, budget: Budget, lines: Iterable[Line] = ()) -> tuple[float, bool]:
@@ -138,4 +139,5 @@ def _all_pairs(cell: Cell, asked: Recipe) -> float:
         return 0.0
     sizes, points = _sizes(asked), _POINTS.get(cell.benchmark, 4096)
     forward = 4 * points**2 * sizes["width"] * sizes["layers"] * sizes["batch"]
-    return float(3.5 * 1000 * forward / _EXACT_ATTENTION)
+    rate = _EXACT_ATTENTION.get(asked.train.precision, _SINGLE)
+    return float(3.5 * 1000 * forward / rate)

@@ -4,7 +4,8 @@ Every value a recipe has in effect is hashed, whether it was written or is a def
 that changes makes another recipe of those that use it, and of no other. Two kinds of field are
 left out. What says where or how a run is executed, and not what it computes, never counts. A field
 that did not exist when results were kept counts unless it has the value that means what was done
-before, so that it does not orphan them.
+before, so that it does not orphan them. And one that nothing reads counts as if it had never
+changed.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ ADDED: dict[str, Any] = {"ono.surroundings": 0}
 Options of an operator are written with its name: "ono.width", not "model.width".
 """
 
+IDLE: dict[str, tuple[str, Any, Any]] = {
+    "ono.lower.landmarks": ("ono.lower.attention", "nystrom", 256),
+}
+"""Fields that count only beside a value of another one; elsewhere as what they were at first."""
+
 _LOOKED_AT = 8
 
 
@@ -53,6 +59,9 @@ def identity(recipe: Recipe, *, timed_on: str | None = None) -> str:
     """Return the hash of what decides a result; for times, also how and on which device."""
     left_out = {*WHERE, *BOOKS, *(() if timed_on else HOW)}
     counted = {name: value for name, value in effective(recipe) if name not in left_out}
+    for name, (other, needed, before) in IDLE.items():
+        if name in counted and counted[other] != needed:
+            counted[name] = before
     for name, before in ADDED.items():
         if name in counted and counted[name] == before:
             del counted[name]

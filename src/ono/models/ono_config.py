@@ -20,7 +20,7 @@ class LowerOptions(BaseModel, frozen=True, extra="forbid"):
         gt=0,
         description="NN blocks, each for several layers if fewer; one for each if not given",
     )
-    landmarks: int = Field(256, gt=0, description="nystrom: how many")
+    landmarks: int = Field(64, gt=0, description="nystrom: how many; 256 as published")
     pinv_iterations: int = Field(6, gt=0, description="nystrom: steps of the pseudo-inverse")
     index_convolution: bool = Field(False, description="nystrom: 33 taps along the point index")
 
@@ -86,7 +86,7 @@ class ONOConfig(BaseModel, frozen=True, extra="forbid"):
         """Return the published model, as the released code has it or as the text prints it."""
         text = reading == "text"
         return cls(
-            lower=LowerOptions(attention="linear" if text else "efficient"),
+            lower=LowerOptions(attention="linear" if text else "efficient", landmarks=256),
             eigen=EigenOptions(
                 heads=1,
                 covariance="ema" if text else "batch",
