@@ -14,12 +14,14 @@ import argparse
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from lines import keep
 from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ono.device import describe_device, matmul_precision
 from ono.experiments.speed import recipe_on, runner_of
@@ -63,13 +65,23 @@ class Launch(NamedTuple):
 
     def resized(self, tile: int, warps: int, stages: int, registers: int | None) -> Launch:
         """Return the launch with programs of another size, and as many as it then takes."""
-        first = -(-self.grid[0] * self.options["tile"] // tile)
-        grid = self.grid if tile == self.options["tile"] else (first, *self.grid[1:])
+        known = self.options["tile"]
+        first = -(-self.grid[0] * known // tile)
+        grid = self.grid if tile == known else (first, *self.grid[1:])
         sizes = {"tile": tile, "num_warps": warps, "num_stages": stages, "maxnreg": registers}
-        return Launch(self.kernel, grid, self.args, self.options | sizes)
+        args = tuple(described_again(arg, tile) for arg in self.args)
+        return Launch(self.kernel, grid, args, self.options | sizes)
 
     def __call__(self) -> None:
         self.kernel[self.grid](*self.args, **self.options)
+
+
+def described_again(arg: Any, tile: int) -> Any:
+    """Return an argument; one that describes tiles of points then describes others."""
+    if not isinstance(arg, TensorDescriptor) or len(arg.block_shape) < 3:  # or a weight
+        return arg
+    samples, _, width = arg.block_shape
+    return replace(arg, block_shape=[samples, tile, width])
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from ono.models.ono_fused import fuse_blocks
 from ono.nn.attention import EfficientAttention
 from ono.nn.blocks import NNBlock, OrthogonalBlock
 from ono.nn.eigen_options import EigenOptions
+from ono.nn.fused_form import Form
 from ono.nn.fused_launch import Setting, available, operands
 from ono.nn.fused_lower import (
     grams_of,
@@ -150,14 +151,23 @@ def test_upper_block_is_the_orthogonal_block(
     compare([*found, d_kernel, *others], expected, 2e-5)
 
 
-@pytest.mark.skipif(
-    not available() or torch.cuda.get_device_capability() < (9, 0),
-    reason="needs a GPU that copies tiles by itself",
-)
+def described(monkeypatch: pytest.MonkeyPatch, tight: bool) -> None:
+    """Let kernels be given descriptors however few programs there are."""
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("needs a GPU that copies tiles by itself")
+
+    def of(programs: int, points: int, width: int, precision: str, device: object) -> Form:
+        return Form(points, precision == "bf16", tight and precision == "bf16")
+
+    monkeypatch.setattr(Form, "of", of)
+
+
 @pytest.mark.parametrize("kind", ["uniform", "padded"])
+@pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("sets", [1, HEADS])
+@pytest.mark.parametrize("tight", [False, True])
 def test_blocks_are_the_same_by_address_and_by_descriptor(
-    kind: str, sets: int, monkeypatch: pytest.MonkeyPatch
+    kind: str, times: int, sets: int, tight: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
     block = NNBlock(EfficientAttention(WIDTH, HEADS), WIDTH, WIDTH).cuda()
@@ -167,29 +177,29 @@ def test_blocks_are_the_same_by_address_and_by_descriptor(
     for module in (block, above, w_q):
         shaken(module)
     space, _ = measure(kind)
-    g, h, d_after = (torch.randn(BATCH, POINTS, WIDTH, device="cuda") for _ in range(3))
+    g, d_g_after = (torch.randn(BATCH, POINTS, WIDTH, device="cuda") for _ in range(2))
+    h, d_h_after = (torch.randn(BATCH, times, POINTS, WIDTH, device="cuda") for _ in range(2))
     d_features = torch.randn(BATCH, POINTS, sets * SHARE, device="cuda")
-    d_gram = torch.zeros(BATCH, SHARE, sets * SHARE, device="cuda")
-    kernel = torch.randn(1, sets, SHARE, SHARE, device="cuda", dtype=torch.float64)
+    d_gram = torch.randn(BATCH, sets, SHARE, SHARE, device="cuda")
+    d_gram = (d_gram + d_gram.mT).transpose(1, 2).flatten(2).contiguous()
+    kernel = torch.randn(BATCH, sets, SHARE, SHARE, device="cuda", dtype=torch.float64)
     setting = Setting(space.weights, SHARE, "bf16")
 
     def found() -> list[Tensor]:
         own, multiplied = lower_parameters(block, w_q), operands(lower_weights(block, w_q), "bf16")
         kept = lower_forward(g, own, multiplied, setting)
-        given = (d_after, d_features, d_gram)
+        given = (d_g_after, d_features, d_gram)
         d_g, owed = lower_backward(kept, given, own, multiplied, setting)
         own, multiplied = upper_parameters(above), operands(upper_weights(above), "bf16")
         read, after = upper_forward(h, kept.features, kernel, own, multiplied, setting)
-        d_h, d_psi, d_kernels, owed_above = upper_backward(read, d_after, own, multiplied, setting)
-        below, top = lower_gradients(owed, "bf16"), upper_gradients(owed_above, "bf16")
+        d_h, d_psi, d_kernels, more = upper_backward(read, d_h_after, own, multiplied, setting)
+        below, top = lower_gradients(owed, "bf16"), upper_gradients(more, "bf16")
         return [kept.after, kept.features, after, d_g, d_h, d_psi, d_kernels, *below, *top]
 
     with torch.no_grad():
         by_address = found()
-        monkeypatch.setattr("ono.nn.fused_launch._MANY", 0)
-        by_descriptor = found()
-    assert any(not torch.equal(a, b) for a, b in zip(by_address, by_descriptor, strict=True))
-    compare(by_descriptor, tuple(by_address), 5e-3)
+        described(monkeypatch, tight)
+        compare(found(), tuple(by_address), 5e-3)
 
 
 @pytest.mark.parametrize("pooled", [True, False])
@@ -276,6 +286,17 @@ def test_so_are_operators_of_other_sizes(
         }
     )
     compare_operators(config, precision, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("width", "functions", "sets"), [(128, 16, 1), (128, 16, 8), (128, 32, 2), (64, 16, 4)]
+)
+@pytest.mark.parametrize("tight", [False, True])
+def test_so_are_operators_given_descriptors(
+    width: int, functions: int, sets: int, tight: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described(monkeypatch, tight)
+    test_so_are_operators_of_other_sizes(width, functions, sets, "bf16", 8e-2)
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def head_backward(
     tile: tl.constexpr,
     width: tl.constexpr,
 ):
-    """Go back to one tile of h; sums receives those of d out times LN(h), then those of d out."""
+    """Go back to one tile of h; sums receives those of d out times unit h, then those of d out."""
     row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
     at, inside = places(tl.cast(0, tl.int64), row, rows, width)
     unit, factor = normalised(tl.load(h + at, mask=inside, other=0.0), width)

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ono.nn.fused_launch import CHAIN, Owed, stored, wide
+from ono.nn.fused_launch import CHAIN, stored, wide
+from ono.nn.fused_owed import Owed
 from ono.nn.lanes import Lane, lanes
 from ono.nn.mlp import Lift
 
@@ -102,7 +103,7 @@ class _Lifts(torch.autograd.Function):
                     kernels.lift_backward[parts, 2 * width // _SOME](
                         d_out, inputs, w_1, b_1, w_2, sums, left, right, rows, steps, **size
                     )
-                    owed = Owed(left, right, 2, (sums,))
+                    owed = Owed(left, right, 2, (sums,), summed=False)
                     products, _, _, (total,) = owed.settled(precision)
                 held.append(owed)  # until all lanes have come together
                 d_w_1, d_b_1, d_b_2 = total.split(sizes)

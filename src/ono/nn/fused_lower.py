@@ -11,20 +11,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ono.nn.blocks import NNBlock
-from ono.nn.fused_launch import (
-    CHAIN,
-    SUM,
-    Behind,
-    Cut,
-    Form,
-    Owed,
-    Setting,
-    chain,
-    exact,
-    feed_forward_back,
-    stored,
-    wide,
-)
+from ono.nn.fused_feed_forward import feed_forward_back
+from ono.nn.fused_form import Form
+from ono.nn.fused_launch import CHAIN, SUM, Cut, Setting, chain, exact, stored, wide
+from ono.nn.fused_owed import Behind, Owed
 
 
 def lower_weights(block: NNBlock, w_q: nn.Linear) -> list[Tensor]:
@@ -80,19 +70,19 @@ def lower_forward(
 
     weights, share, precision = setting
     norm, shift, _, _, b_out, norm_2, shift_2, _, b_1, _, b_2, _, b_q = parameters
-    w_qkv, w_out, w_1, w_2, w_q = multiplied
-    apart = w_q.stride(0)
+    apart, modes = multiplied[-1].stride(0), multiplied[-1].shape[1]
     g = g.contiguous()
     batch, points, width = g.shape
     cut = Cut.of(batch, points)
     size = chain(batch * cut.tiles, precision)
-    form = Form.of(batch * cut.tiles, points, precision, g.device)
-    tiles, weight = form.tiles, form.weight
+    form = Form.of(batch * cut.tiles, points, width, precision, g.device)
+    tiles = form.tiles
+    w_qkv, w_out, w_1, w_2, w_q = (form.weight(parts) for parts in multiplied)
     weighted = {"weighted": weights is not None}
     heads = {"share": share, "width": width}
     q, k, v = (torch.empty_like(g, dtype=stored(precision)) for _ in range(3))
     kernels.lower_in[cut.tiles, batch](
-        tiles(g), norm, shift, weight(w_qkv), apart, tiles(q), tiles(k), tiles(v), points,
+        tiles(g), norm, shift, w_qkv, apart, tiles(q), tiles(k), tiles(v), points,
         **size, width=width, precision=precision,
     )  # fmt: skip
     peaks, totals = (g.new_empty(batch, cut.parts, width) for _ in range(2))
@@ -107,14 +97,13 @@ def lower_forward(
     kernels.lower_merge[width // share, batch](
         peaks, totals, contexts, peak, total, context, cut.parts, parts_at_once=at_once, **heads
     )
-    modes = w_q.shape[1]
     middle, after = (torch.empty_like(g) for _ in range(2))
     features = g.new_empty(batch, points, modes)
+    size = _size_with_features(size, modes < width) | form.options
     kernels.lower_out[cut.tiles, batch](
-        tiles(g), tiles(q), context, weight(w_out), b_out, norm_2, shift_2, weight(w_1), b_1,
-        weight(w_2), b_2, weight(w_q), b_q, apart, tiles(middle), tiles(after), tiles(features),
-        points, 1 / math.sqrt(share),
-        **_behind(size, modes < width), **form.size, **heads, modes=modes, precision=precision,
+        tiles(g), tiles(q), context, w_out, b_out, norm_2, shift_2, w_1, b_1, w_2, b_2, w_q, b_q,
+        apart, tiles(middle), tiles(after), tiles(features), points, 1 / math.sqrt(share),
+        **size, **heads, modes=modes, precision=precision,
     )  # fmt: skip
     return LowerKept(g, q, k, v, peak, total, context, middle, after, features)
 
@@ -161,8 +150,8 @@ def lower_backward(
     batch, points, width = g.shape
     cut = Cut.of(batch, points)
     rows, size = batch * points, chain(batch * cut.tiles, precision)
-    form = Form.of(batch * cut.tiles, points, precision, g.device)
-    tiles, weight = form.tiles, form.weight
+    form = Form.of(batch * cut.tiles, points, width, precision, g.device)
+    tiles = form.tiles
     weighted = {"weighted": weights is not None}
     heads = {"share": share, "width": width}
     d_x, d_g = torch.empty_like(g), torch.empty_like(g)
@@ -170,11 +159,12 @@ def lower_backward(
     few = modes < width
     left = g.new_empty(6 if few else 7, rows, width, dtype=stored(precision))
     right = g.new_empty(4 if few else 5, rows, width, dtype=stored(precision))
+    all_left, all_right = tiles(left), tiles(right)
     of_w_q = g.new_empty(batch * cut.tiles if few else 0, modes * (width + 1))
     kernels.lower_features_backward[cut.tiles, batch](
         tiles(d_after), tiles(d_features), d_gram, weights, tiles(after), tiles(features),
-        weight(w_q), apart, tiles(d_x), tiles(left), tiles(right), of_w_q, points,
-        **weighted, **_behind(size, few), **heads, modes=modes, precision=precision,
+        form.weight(w_q), apart, tiles(d_x), all_left, all_right, of_w_q, points,
+        **weighted, **_size_with_features(size, few), **heads, modes=modes, precision=precision,
         wide=wide(precision),
     )  # fmt: skip
     d_middle = feed_forward_back(
@@ -182,8 +172,8 @@ def lower_backward(
     )
     d_contexts = g.new_empty(batch, cut.tiles, share, width)
     kernels.lower_mix_backward[cut.tiles, batch](
-        tiles(d_middle), tiles(q), context, weight(w_out), apart, d_contexts, tiles(left),
-        tiles(right), points, 1 / math.sqrt(share), **size, **heads, precision=precision,
+        tiles(d_middle), tiles(q), context, form.weight(w_out), apart, d_contexts, all_left,
+        all_right, points, 1 / math.sqrt(share), **size, **heads, precision=precision,
     )  # fmt: skip
     d_context, mean = torch.empty_like(context), torch.empty_like(peak)
     kernels.lower_merge_backward[width // share, batch](
@@ -191,8 +181,8 @@ def lower_backward(
     )
     kernels.lower_in_backward[cut.tiles, batch](
         tiles(d_middle), d_context, weights, tiles(g), tiles(k), tiles(v), peak, mean, norm,
-        weight(w_qkv), apart, tiles(d_g), tiles(left), tiles(right), points,
-        **weighted, **size, **form.size, **heads, precision=precision,
+        form.weight(w_qkv), apart, tiles(d_g), all_left, all_right, points,
+        **weighted, **size, **form.options, **heads, precision=precision,
     )  # fmt: skip
     behind = Behind(0, own_qkv, norm, shift), Behind(4, own_1, norm_2, shift_2)
     return d_g, Owed(left, right, 3, (of_w_q,) if few else (), behind)
@@ -221,7 +211,7 @@ def _context_size(precision: str) -> dict[str, int]:
     return CHAIN | {"num_stages": 2} if precision == "bf16" else SUM
 
 
-def _behind(size: dict[str, int], few: bool) -> dict[str, int]:
+def _size_with_features(size: dict[str, int], few: bool) -> dict[str, int]:
     """Return the size of programs with products of ĝ.
 
     With eight warps Triton 3.6 gets those wrong that have few columns.

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from ono.nn.products_triton import product, store_within_heads
-from ono.nn.tiles_triton import places
+from ono.nn.tiles_triton import places, point_weights, take
 
 _LOWEST = tl.constexpr(-1e30)
 _ONES = tl.constexpr(16)
@@ -38,18 +38,13 @@ def moments_within_heads(
     """
     part, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
     source = sample // times
-    a += source * points * modes
-    b += sample * points * width
     total = tl.zeros((modes, width), tl.float32)
     for step in range(steps):
-        row = (part * steps + step) * tile + tl.arange(0, tile)
-        at, inside = places(0, row, points, modes)
-        x = tl.load(a + at, mask=inside, other=0.0)
-        at, inside = places(0, row, points, width)
-        y = tl.load(b + at, mask=inside, other=0.0)
+        first = (part * steps + step) * tile
+        x = take(a, source, first, points, tile, modes)
+        y = take(b, sample, first, points, tile, width)
         if weighted:
-            weight = tl.load(weights + source * points + row, mask=row < points, other=0.0)
-            x = x * weight[:, None]
+            x = x * point_weights(weights, source, first, points, weighted, tile)[:, None]
         total += product(tl.trans(x), y, precision)
     out += (sample * tl.num_programs(0) + part) * share * width
     store_within_heads(out, total * scale, share, modes, width)
@@ -153,7 +148,8 @@ def weight_gradients(
         b = tl.load(right + first + at, mask=inside, other=0.0)
         total += product(tl.trans(a), b, precision)
         if summed and precision == "bf16":
-            sums += tl.dot(tl.trans(a), tl.full((tile, _ONES), 1.0, tl.float32).to(tl.bfloat16))
+            ones = tl.full((tile, _ONES), 1.0, tl.float32).to(tl.bfloat16)
+            sums += tl.dot(tl.trans(a), ones)
         elif summed:
             sums += tl.sum(a.to(tl.float32), 0)[:, None]
     out += part * pairs * (width + 1) * width
@@ -237,9 +233,7 @@ def _add_up_some(parts, out, count, size, block, at_once: tl.constexpr, width: t
     tl.store(out + column, total, mask=column < size)
 
 
-@triton.jit(
-    do_not_specialize=["count_1", "size_1", "count_2", "size_2", "count_3", "size_3"]
-)  # fmt: skip
+@triton.jit(do_not_specialize=["count_1", "size_1", "count_2", "size_2", "count_3", "size_3"])
 def add_up(
     parts_1,
     out_1,

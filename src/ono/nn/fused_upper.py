@@ -10,20 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ono.nn.blocks import OrthogonalBlock
-from ono.nn.fused_launch import (
-    CHAIN,
-    SUM,
-    Behind,
-    Cut,
-    Form,
-    Owed,
-    Setting,
-    exact,
-    feed_forward_back,
-    long_sum,
-    stored,
-    wide,
-)
+from ono.nn.fused_feed_forward import feed_forward_back
+from ono.nn.fused_form import Form
+from ono.nn.fused_launch import CHAIN, SUM, Cut, Setting, exact, long_sum, stored, wide
+from ono.nn.fused_owed import Behind, Owed
 from ono.nn.mlp import FFN
 
 
@@ -99,11 +89,11 @@ def upper_forward(
         _stride(kernel), **heads,
     )  # fmt: skip
     middle, after = torch.empty_like(h), torch.empty_like(h)
-    form = Form.of(samples * cut.tiles, points, precision, h.device)
+    form = Form.of(samples * cut.tiles, points, width, precision, h.device)
     kernels.upper_out[cut.tiles, samples](
         form.tiles(h), form.tiles(features), latent, norm_2, shift_2, form.weight(w_1), b_1,
         form.weight(w_2), b_2, w_2.stride(0), form.tiles(middle), form.tiles(after), points, times,
-        **CHAIN, **(form.size if modes < width else {}), **heads, precision=precision,
+        **CHAIN, **(form.options if modes < width else {}), **heads, precision=precision,
         wide=wide(precision),
     )  # fmt: skip
     return UpperKept(h, features, kernel, moment, mean, latent, middle), after
@@ -157,7 +147,7 @@ def upper_backward(
         cut.parts, times, _stride(kernel), at_once=16, **heads,
     )  # fmt: skip
     d_h, d_features = torch.empty_like(h), h.new_empty(*h.shape[:-1], modes)
-    tiles = Form.of(samples * cut.tiles, points, precision, h.device).tiles
+    tiles = Form.of(samples * cut.tiles, points, width, precision, h.device).tiles
     kernels.upper_moment_backward[cut.tiles, samples](
         d_moment, tiles(d_middle), tiles(h), tiles(features), latent, weights, norm, shift,
         tiles(d_h), tiles(d_features), points, times,

@@ -57,7 +57,7 @@ def lower_in(
     precision: tl.constexpr,
 ):
     """Project to q, k and v."""
-    sample, first, _ = own_tile(tile)
+    sample, first = own_tile(tile)
     column = tl.arange(0, width)
     unit, _ = normalised(take(g, sample, first, points, tile, width), width)
     x = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
@@ -180,7 +180,7 @@ def lower_out(
     precision: tl.constexpr,
 ):
     """Add the attention, add the FFN, project to ĝ."""
-    sample, first, _ = own_tile(tile)
+    sample, first = own_tile(tile)
     column = tl.arange(0, width)
     query = take(q, sample, first, points, tile, width).to(tl.float32)
     soft = head_softmax(query, share, tile, width)
@@ -227,10 +227,10 @@ def lower_features_backward(
     If ĝ has fewer channels than g, of_w_q receives their product and below it the sum of dĝ, for
     each tile: that is less than both of them.
     """
-    sample, first, row = own_tile(tile)
+    sample, first = own_tile(tile)
     samples = tl.num_programs(1)
     psi = take(features, sample, first, points, tile, modes)
-    weight = point_weights(weights, sample, row, points, weighted, tile)
+    weight = point_weights(weights, sample, first, points, weighted, tile)
     d_gram += sample * share * modes
     # d_gram is symmetric, and ĝ is on both sides of <ĝ, ĝ>.
     d_psi = product(psi * (2.0 * weight)[:, None], whole(d_gram, share, modes, modes), wide)
@@ -272,7 +272,7 @@ def lower_mix_backward(
 
     left 0 is dq, left 3 is dg behind the attention, right 1 what the attention mixed.
     """
-    sample, first, _ = own_tile(tile)
+    sample, first = own_tile(tile)
     samples = tl.num_programs(1)
     context += sample * share * width
 
@@ -366,8 +366,8 @@ def lower_in_backward(
     width: tl.constexpr,
     precision: tl.constexpr,
 ):
-    """Go back from q, k and v to g; left receives dk and dv, right what was projected."""
-    sample, first, _ = own_tile(tile)
+    """Go back from q, k and v to g; left receives dk and dv, right the normalised g."""
+    sample, first = own_tile(tile)
     samples = tl.num_programs(1)
     column = tl.arange(0, width)
 

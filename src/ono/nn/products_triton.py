@@ -119,6 +119,7 @@ def held(
 ):
     """Load a square matrix that is needed twice, if it is short enough to be held in between."""
     if isinstance(parts, tl.tensor_descriptor):
+        tl.static_assert(precision == "bf16")
         return parts.load([0, 0])
     elif precision != "bf16":
         return parts
@@ -163,6 +164,7 @@ def linear(
     The weight may begin at a row further down, and be given by a descriptor.
     """
     if isinstance(weight, tl.tensor_descriptor):
+        tl.static_assert(precision == "bf16")
         return tl.dot(x.to(tl.bfloat16), tl.trans(weight.load([first, 0])))
     else:
         weight += first * width
@@ -181,6 +183,7 @@ def linear_backward(
 ):
     """Return the gradient before a linear layer from that behind it."""
     if isinstance(weight, tl.tensor_descriptor):
+        tl.static_assert(precision == "bf16")
         return tl.dot(gradient.to(tl.bfloat16), weight.load([first, 0]))
     else:
         weight += first * width

@@ -11,7 +11,10 @@ import triton.language as tl
 
 @triton.jit
 def places(sample, row, points, width: tl.constexpr):
-    """Return where points of a sample lie in [samples points width], and which there are."""
+    """Return where points of a sample lie in [samples points width], and which there are.
+
+    Places are in the type of the sample: of very many points they need 64 bits.
+    """
     column = tl.arange(0, width)
     at = (sample * points + row)[:, None] * width + column[None, :]
     return at, (row < points)[:, None] & (column < width)[None, :]
@@ -19,9 +22,8 @@ def places(sample, row, points, width: tl.constexpr):
 
 @triton.jit
 def own_tile(tile: tl.constexpr):
-    """Return the sample of this program, its first point, and all its points."""
-    first = tl.program_id(0) * tile
-    return tl.program_id(1).to(tl.int64), first, first + tl.arange(0, tile)
+    """Return the sample of this program and its first point."""
+    return tl.program_id(1).to(tl.int64), tl.program_id(0) * tile
 
 
 @triton.jit
@@ -48,9 +50,10 @@ def give(array, sample, first, points, x, tile: tl.constexpr, width: tl.constexp
 
 
 @triton.jit
-def point_weights(weights, sample, row, points, weighted: tl.constexpr, tile: tl.constexpr):
+def point_weights(weights, sample, first, points, weighted: tl.constexpr, tile: tl.constexpr):
     """Return how much the points of a tile count: as they are weighted, or all alike."""
     if weighted:
+        row = first + tl.arange(0, tile)
         return tl.load(weights + sample * points + row, mask=row < points, other=0.0)
     else:
         return tl.full((tile,), 1.0, tl.float32) / points

@@ -3,7 +3,7 @@
 Forward:
 
     upper_moment  the sums over points of w ĝᵀ u, where u is the normalised h, and of w ĝ
-    upper_latent  u scaled and shifted, times w_V, own channels only, times the k×k kernel: what the
+    upper_latent  the moment of LN(h), times w_V, own channels only, times the k×k kernel: what the
                   points will read, already split into the parts that `product_with` takes
     upper_out     h + ĝ latent, h + FFN
 
@@ -17,7 +17,7 @@ import triton.language as tl
 from ono.nn.feed_forward_triton import feed_forward
 from ono.nn.fused_triton import norm_backward, normalised
 from ono.nn.products_triton import product, product_with, store_parts
-from ono.nn.tiles_triton import give, own_tile, places, point_weights, take
+from ono.nn.tiles_triton import give, own_tile, point_weights, take
 
 
 @triton.jit(do_not_specialize=["points", "steps", "times"])
@@ -40,16 +40,12 @@ def upper_moment(
     part, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
     source = sample // times
     mode, column = tl.arange(0, modes), tl.arange(0, width)
-    h += sample * points * width
-    features += source * points * modes
     total, mean = tl.zeros((modes, width), tl.float32), tl.zeros((modes,), tl.float32)
     for step in range(steps):
-        row = (part * steps + step) * tile + tl.arange(0, tile)
-        at, inside = places(0, row, points, width)
-        x = tl.load(h + at, mask=inside, other=0.0)
-        at, inside = places(0, row, points, modes)
-        psi = tl.load(features + at, mask=inside, other=0.0)
-        weight = point_weights(weights, source, row, points, weighted, tile)
+        first = (part * steps + step) * tile
+        x = take(h, sample, first, points, tile, width)
+        psi = take(features, source, first, points, tile, modes)
+        weight = point_weights(weights, source, first, points, weighted, tile)
         psi *= weight[:, None]
         unit, _ = normalised(x, width)
         total += product(tl.trans(psi), unit, exact)
@@ -133,7 +129,7 @@ def upper_out(
     wide: tl.constexpr,
 ):
     """Add the attention, add the FFN."""
-    sample, first, _ = own_tile(tile)
+    sample, first = own_tile(tile)
     psi = take(features, sample // times, first, points, tile, modes)
     x = take(h, sample, first, points, tile, width)
     latent += sample * share * width
@@ -242,10 +238,10 @@ def upper_moment_backward(
     wide: tl.constexpr,
 ):
     """Go back from the moment, and from what the points read, to h and ĝ."""
-    sample, first, row = own_tile(tile)
+    sample, first = own_tile(tile)
     column = tl.arange(0, width)
     source = sample // times
-    weight = point_weights(weights, source, row, points, weighted, tile)[:, None]
+    weight = point_weights(weights, source, first, points, weighted, tile)[:, None]
     gamma = tl.load(gamma + column)[None, :]
     samples = tl.num_programs(1).to(tl.int64)
     latent += sample * share * width
