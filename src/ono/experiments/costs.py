@@ -86,7 +86,7 @@ def fills_a_gpu(cell: Cell, budget: Budget) -> bool:
     """Say whether the steps of a cell are so long that they leave little for others.
 
     >>> from ono.experiments.budgets import BUDGETS
-    >>> [fills_a_gpu(Cell(f"{name}/ono"), BUDGETS["short"]) for name in ("elasticity", "darcy")]
+    >>> [fills_a_gpu(Cell(f"{name}/ono"), BUDGETS["short"]) for name in ("elasticity", "pipe")]
     [False, True]
     """
     return cell.kind == "train" and _step(cell, budget) > _SHORT_STEP
