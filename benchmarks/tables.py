@@ -78,6 +78,7 @@ COLUMNS = {
         "peak GiB",
         "commit",
     ),
+    "landmarks": ("recipe", "changes", "epochs", "trained in s", "test error", "commit"),
     "precision": ("recipe", "precision", "epochs", "seeds", "test error", "spread", "commit"),
     "training": (
         "recipe",
