@@ -39,9 +39,8 @@ _START = 0.3
 """Minutes to load, compile and record, whatever follows."""
 _SMOKE = 2 / 60
 """Minutes of a cell of a smoke run on one core of a CPU, on average, without making its data."""
-_EXACT_ATTENTION = {"bf16": 1e14}
-_SINGLE = 2e13
-"""Operations a second of attention between all pairs of points, and in single precision."""
+_EXACT_ATTENTION = {"fp32": 2e13, "tf32": 2e13, "bf16": 1e14}
+"""Operations a second of attention between all pairs of points, in each precision."""
 
 
 def minutes(cell: Cell, budget: Budget, lines: Iterable[Line] = ()) -> tuple[float, bool]:
@@ -139,5 +138,4 @@ def _all_pairs(cell: Cell, asked: Recipe) -> float:
         return 0.0
     sizes, points = _sizes(asked), _POINTS.get(cell.benchmark, 4096)
     forward = 4 * points**2 * sizes["width"] * sizes["layers"] * sizes["batch"]
-    rate = _EXACT_ATTENTION.get(asked.train.precision, _SINGLE)
-    return float(3.5 * 1000 * forward / rate)
+    return float(3.5 * 1000 * forward / _EXACT_ATTENTION[asked.train.precision])

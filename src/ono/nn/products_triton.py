@@ -150,6 +150,26 @@ def product_held(
 
 
 @triton.jit
+def _product_with_weight(
+    a,
+    weight,
+    apart,
+    rows: tl.constexpr,
+    width: tl.constexpr,
+    first: tl.constexpr,
+    form: tl.constexpr,
+    precision: tl.constexpr,
+):
+    if isinstance(weight, tl.tensor_descriptor):
+        tl.static_assert(precision == "bf16")
+        matrix = weight.load([first, 0])
+        return product_held(a, matrix, apart, width, width, form, precision)
+    else:
+        weight += first * width
+        return product_with(a, weight, apart, width, rows, width, form, precision)
+
+
+@triton.jit
 def linear(
     x,
     weight,
@@ -163,12 +183,7 @@ def linear(
 
     The weight may begin at a row further down, and be given by a descriptor.
     """
-    if isinstance(weight, tl.tensor_descriptor):
-        tl.static_assert(precision == "bf16")
-        return tl.dot(x.to(tl.bfloat16), tl.trans(weight.load([first, 0])))
-    else:
-        weight += first * width
-        return product_with(x, weight, apart, width, rows, width, "turned", precision)
+    return _product_with_weight(x, weight, apart, rows, width, first, "turned", precision)
 
 
 @triton.jit
@@ -182,12 +197,7 @@ def linear_backward(
     first: tl.constexpr = 0,
 ):
     """Return the gradient before a linear layer from that behind it."""
-    if isinstance(weight, tl.tensor_descriptor):
-        tl.static_assert(precision == "bf16")
-        return tl.dot(gradient.to(tl.bfloat16), weight.load([first, 0]))
-    else:
-        weight += first * width
-        return product_with(gradient, weight, apart, width, rows, width, "plain", precision)
+    return _product_with_weight(gradient, weight, apart, rows, width, first, "plain", precision)
 
 
 @triton.jit

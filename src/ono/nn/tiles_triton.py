@@ -1,8 +1,8 @@
 """Tiles of points: where they lie, and how they are loaded and stored.
 
 An array of points is given by its address, or by a descriptor of its tiles, which the hardware
-copies to and from shared memory by itself. That takes a third of the instructions and fewer
-registers, but each copy answers later: it pays where there are many programs.
+copies to and from shared memory by itself. That takes fewer instructions and registers, but each
+copy answers later: it pays where there are many programs.
 """
 
 import triton
