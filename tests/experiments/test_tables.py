@@ -90,6 +90,16 @@ def test_numbers_of_an_older_recipe_say_so() -> None:
     assert [told for name, told in sheet.facts if name == "older recipe"] == ["darcy/ono"]
 
 
+def test_a_table_says_nothing_of_lines_that_newer_ones_replace() -> None:
+    today = cell_identity(Cell("darcy/ono"), BUDGETS["short"])
+    before = line(test=0.02, commit="before")
+    after = line(recipe_sha256=today, commit="after", time="2026-02-01T00:00:00+0000")
+    (sheet,) = sheets([before, after], ["main"])
+    facts = dict(sheet.facts)
+    assert row(sheet, "ono")["darcy"][0] == "0.0090"
+    assert (facts["commit"], "older recipe" in facts) == ("after", False)
+
+
 def test_times_of_two_devices_have_two_tables() -> None:
     cells = [c for c in experiment("runtime").cells if "train.batch=8" in c.changes]
     lines = [

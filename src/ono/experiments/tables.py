@@ -119,7 +119,7 @@ def _sheets_of(
                 (table.axis or "", *table.columns),
             )
         ]
-    lines = {group: [line for line in whole if _group(line) == group] for group in groups}
+    lines = {group: _newest([line for line in whole if _group(line) == group]) for group in groups}
     fullest = max(groups, key=lambda group: len(lines[group]))
     made = []
     for group, some in lines.items():
@@ -127,6 +127,19 @@ def _sheets_of(
         sheet = _sheet(chosen, table, some, unfinished, pictures, every_row=group == fullest)
         made.append(replace(sheet, title=sheet.title + _distinction(group, groups)))
     return made
+
+
+def _newest(lines: list[Line]) -> list[Line]:
+    """Return the lines of the newest recipe and data of every cell, with all their seeds."""
+    last = {
+        (line.recipe, line.changes): (line.recipe_sha256, line.data_id)
+        for line in sorted(lines, key=lambda line: line.time)
+    }
+    return [
+        line
+        for line in lines
+        if last[line.recipe, line.changes] == (line.recipe_sha256, line.data_id)
+    ]
 
 
 def _group(line: Line) -> Group:
@@ -187,7 +200,7 @@ def _sheet(
 
 
 def _measured(place: Place, lines: list[Line], unfinished: Unfinished) -> Ours | None:
-    """Return the means over seeds of the cells of a place, each from its newest recipe and data."""
+    """Return the means over seeds of the cells of a place that have results."""
     means, spreads, seeds = [], [], []
     for cell in place.cells:
         values = _values(cell, place.value, lines)
@@ -200,16 +213,8 @@ def _measured(place: Place, lines: list[Line], unfinished: Unfinished) -> Ours |
 
 
 def _values(cell: Cell, value: str, lines: list[Line]) -> list[float]:
-    own = [
-        line
-        for line in lines
-        if (line.recipe, line.changes) == (cell.recipe, cell.changes) and value in line.values
-    ]
-    if not own:
-        return []
-    newest = max(own, key=lambda line: line.time)
-    same = (newest.recipe_sha256, newest.data_id)
-    return [line.values[value] for line in own if (line.recipe_sha256, line.data_id) == same]
+    own = [line for line in lines if (line.recipe, line.changes) == (cell.recipe, cell.changes)]
+    return [line.values[value] for line in own if value in line.values]
 
 
 def _curves(
@@ -239,14 +244,13 @@ def _curves(
 
 
 def _strips(table: Table, lines: list[Line], pictures: Path | None) -> list[Picture]:
-    """Return the fields of pictured cells, of their newest recipe and data, where kept."""
+    """Return the fields of pictured cells, where kept."""
     if pictures is None:
         return []
     every = [cell for place in table.places.values() for cell in place.cells if cell.pictured]
     wanted = {(cell.recipe, cell.changes) for cell in every}
     own = [line for line in lines if (line.recipe, line.changes) in wanted and line.seed == 0]
-    newest = {line.recipe: line for line in sorted(own, key=lambda line: line.time)}
-    files = [picture_file(pictures, line) for line in newest.values()]
+    files = [picture_file(pictures, line) for line in own]
     return [Picture.load(file) for file in files if file.is_file()]
 
 
