@@ -11,7 +11,7 @@ import triton.language as tl
 
 from ono.nn.fused_triton import gelu, norm_backward, normalised
 from ono.nn.products_triton import product
-from ono.nn.tiles_triton import places
+from ono.nn.tiles_triton import give, take
 
 
 @triton.jit
@@ -51,7 +51,8 @@ def lift(
     precision: tl.constexpr,
 ):
     """Lift one tile of points."""
-    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
+    first = tl.program_id(0) * tile
+    row, column = first + tl.arange(0, tile), tl.arange(0, width)
     known = load_inputs(x, row, rows, inputs, padded)
     total = tl.zeros((tile, width), tl.float32) + tl.load(b_2 + column)[None, :]
     for block in range(2 * width // some):
@@ -60,8 +61,7 @@ def lift(
         active, _ = gelu(hidden, precision)
         weight = tl.load(w_2 + channel[:, None] + column[None, :] * (2 * width))
         total += product(active, weight, precision)
-    at, inside = places(tl.cast(0, tl.int64), row, rows, width)
-    tl.store(out + at, total, mask=inside)
+    give(out, 0, first, rows, total, tile, width)
 
 
 @triton.jit(do_not_specialize=["rows", "steps"])
@@ -98,16 +98,16 @@ def lift_backward(
     d_w_1, d_b_2 = tl.zeros((some, padded), tl.float32), tl.zeros((width,), tl.float32)
     weight = tl.load(w_2 + column[:, None] * (2 * width) + channel[None, :])
     for step in range(steps):
-        row = (part * steps + step) * tile + tl.arange(0, tile)
+        first = (part * steps + step) * tile
+        row = first + tl.arange(0, tile)
         known = load_inputs(x, row, rows, inputs, padded)
         hidden = some_hidden(known, w_1, b_1, channel, inputs, padded, wide)
         active, slope = gelu(hidden, precision)
         at = row.to(tl.int64)[:, None] * width + (channel % width)[None, :]
         tl.store(left + at, active.to(kind), mask=(row < rows)[:, None] & (channel >= 0)[None, :])
-        at, inside = places(tl.cast(0, tl.int64), row, rows, width)
-        gradient = tl.load(d_out + at, mask=inside, other=0.0)
+        gradient = take(d_out, 0, first, rows, tile, width)
         if block == 0:
-            tl.store(right + at, gradient.to(kind), mask=inside)
+            give(right, 0, first, rows, gradient, tile, width)
             d_b_2 += tl.sum(gradient, 0)
         d_hidden = product(gradient, weight, precision) * slope
         d_w_1 += product(tl.trans(d_hidden), known, wide)
@@ -133,9 +133,9 @@ def head(
     width: tl.constexpr,
 ):
     """Normalise and project one tile of points."""
-    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
-    at, inside = places(tl.cast(0, tl.int64), row, rows, width)
-    unit, _ = normalised(tl.load(h + at, mask=inside, other=0.0), width)
+    first = tl.program_id(0) * tile
+    row, column = first + tl.arange(0, tile), tl.arange(0, width)
+    unit, _ = normalised(take(h, 0, first, rows, tile, width), width)
     told = unit * tl.load(gamma + column)[None, :] + tl.load(beta + column)[None, :]
     for output in tl.static_range(outputs):
         value = tl.sum(told * tl.load(weight + output * width + column)[None, :], 1)
@@ -157,9 +157,9 @@ def head_backward(
     width: tl.constexpr,
 ):
     """Go back to one tile of h; sums receives those of d out times unit h, then those of d out."""
-    row, column = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, width)
-    at, inside = places(tl.cast(0, tl.int64), row, rows, width)
-    unit, factor = normalised(tl.load(h + at, mask=inside, other=0.0), width)
+    first = tl.program_id(0) * tile
+    row, column = first + tl.arange(0, tile), tl.arange(0, width)
+    unit, factor = normalised(take(h, 0, first, rows, tile, width), width)
     d_told = tl.zeros((tile, width), tl.float32)
     sums += tl.program_id(0) * outputs * (width + 1)
     for output in tl.static_range(outputs):
@@ -169,7 +169,7 @@ def head_backward(
         tl.store(sums + output * width + column, tl.sum(given[:, None] * unit, 0))
         tl.store(sums + outputs * width + output, tl.sum(given, 0))
     d_x = norm_backward(d_told * tl.load(gamma + column)[None, :], unit, factor, width)
-    tl.store(d_h + at, d_x, mask=inside)
+    give(d_h, 0, first, rows, d_x, tile, width)
 
 
 @triton.jit

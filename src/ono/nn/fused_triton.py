@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from ono.nn.products_triton import product, store_within_heads
-from ono.nn.tiles_triton import places, point_weights, take
+from ono.nn.tiles_triton import point_weights, take
 
 _LOWEST = tl.constexpr(-1e30)
 _ONES = tl.constexpr(16)
@@ -142,10 +142,8 @@ def weight_gradients(
     total = tl.zeros((width, width), tl.float32)
     sums = tl.zeros((width, _ONES), tl.float32)
     for start in range(part * chunk, tl.minimum(part * chunk + chunk, rows), tile):
-        at, inside = places(0, tl.arange(0, tile), rows - start, width)
-        first = tl.cast(start, tl.int64) * width
-        a = tl.load(left + first + at, mask=inside, other=0.0)
-        b = tl.load(right + first + at, mask=inside, other=0.0)
+        a = take(left, 0, start, rows, tile, width)
+        b = take(right, 0, start, rows, tile, width)
         total += product(tl.trans(a), b, precision)
         if summed and precision == "bf16":
             ones = tl.full((tile, _ONES), 1.0, tl.float32).to(tl.bfloat16)

@@ -10,14 +10,15 @@ import triton.language as tl
 
 
 @triton.jit
-def places(sample, row, points, width: tl.constexpr):
-    """Return where points of a sample lie in [samples points width], and which there are.
+def places(sample, first, points, tile: tl.constexpr, width: tl.constexpr):
+    """Return where a tile begins in [samples points width], its own places, and which there are.
 
-    Places are in the type of the sample: of very many points they need 64 bits.
+    Of very many points only the beginning needs 64 bits: one number, and not one for each place.
     """
-    column = tl.arange(0, width)
-    at = (sample * points + row)[:, None] * width + column[None, :]
-    return at, (row < points)[:, None] & (column < width)[None, :]
+    row, column = tl.arange(0, tile), tl.arange(0, width)
+    begin = (tl.cast(sample, tl.int64) * points + first) * width
+    at = row[:, None] * width + column[None, :]
+    return begin, at, (first + row < points)[:, None] & (column < width)[None, :]
 
 
 @triton.jit
@@ -32,9 +33,8 @@ def take(array, sample, first, points, tile: tl.constexpr, width: tl.constexpr):
     if isinstance(array, tl.tensor_descriptor):
         return tl.reshape(array.load([tl.cast(sample, tl.int32), first, 0]), (tile, width))
     else:
-        row = first + tl.arange(0, tile)
-        at, inside = places(tl.cast(sample, tl.int64), row, points, width)
-        return tl.load(array + at, mask=inside, other=0.0)
+        begin, at, inside = places(sample, first, points, tile, width)
+        return tl.load(array + begin + at, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -44,9 +44,8 @@ def give(array, sample, first, points, x, tile: tl.constexpr, width: tl.constexp
         x = tl.reshape(x.to(array.dtype), (1, tile, width))
         array.store([tl.cast(sample, tl.int32), first, 0], x)
     else:
-        row = first + tl.arange(0, tile)
-        at, inside = places(tl.cast(sample, tl.int64), row, points, width)
-        tl.store(array + at, x.to(array.dtype.element_ty), mask=inside)
+        begin, at, inside = places(sample, first, points, tile, width)
+        tl.store(array + begin + at, x.to(array.dtype.element_ty), mask=inside)
 
 
 @triton.jit
