@@ -1,7 +1,8 @@
-"""Make each benchmark at its quick size, train its quick recipe on a CPU, and report the errors.
+"""Make benchmarks at their quick size, train quick recipes on a CPU, and report the errors.
 
 OMP_NUM_THREADS=2 python benchmarks/quick.py
 OMP_NUM_THREADS=2 python benchmarks/quick.py airfoil pipe train.epochs=40
+OMP_NUM_THREADS=2 python benchmarks/quick.py airfoil/geo-fno train.epochs=40 model.modes=[12,5]
 """
 
 from __future__ import annotations
@@ -38,19 +39,22 @@ def mean_predictor(recipe: Recipe) -> float:
     return float(relative_l2(mean.expand_as(targets), targets).mean())
 
 
-def measure(name: str, folder: Path, changes: list[str], commit: str) -> dict[str, Any]:
-    """Make and train one benchmark; return its line of the table."""
+def measure(asked: str, folder: Path, changes: list[str], commit: str) -> dict[str, Any]:
+    """Make the data of a benchmark and train one recipe; return the line of the table."""
+    name, slash, _ = asked.partition("/")
+    chosen = asked if slash else f"{name}/ono-quick"
     began = time.perf_counter()
     data = make(benchmark(name), folder / name, size="quick", device="cpu")
     made = time.perf_counter() - began
     paths = [f"data.path={data.path}", "train.device=cpu"]
-    recipe = Recipe.load(f"{name}/ono-quick", [*paths, *changes])
-    result = fit(recipe, folder / f"{name}-run")
+    recipe = Recipe.load(chosen, [*paths, *changes])
+    with tempfile.TemporaryDirectory() as run:
+        result = fit(recipe, Path(run) / "run")
     return {
         "benchmark": name,
         "samples": data.info.samples,
         "made in s": round(made, 1),
-        "recipe": f"{name}/ono-quick",
+        "recipe": chosen,
         "changes": " ".join(changes),
         "epochs": recipe.train.epochs,
         "trained in s": round(result.seconds, 1),
@@ -63,16 +67,18 @@ def measure(name: str, folder: Path, changes: list[str], commit: str) -> dict[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("words", nargs="*", help="benchmarks (default: all) and key=value changes")
+    parser.add_argument(
+        "words", nargs="*", help="benchmarks or recipes (default: all quick) and key=value changes"
+    )
+    parser.add_argument("--data", type=Path, help="keep the data here, and use what is here")
     parser.add_argument("--lines", type=Path, help="add the results to this file of JSON lines")
     parser.add_argument("--commit", default="unknown")
     args = parser.parse_args()
     names = [word for word in args.words if "=" not in word] or list(BENCHMARKS)
     changes = [word for word in args.words if "=" in word]
-    for name in names:
-        with tempfile.TemporaryDirectory() as folder:
-            line = measure(name, Path(folder), changes, args.commit)
-        keep(line, args.lines)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            keep(measure(name, args.data or Path(folder), changes, args.commit), args.lines)
 
 
 if __name__ == "__main__":

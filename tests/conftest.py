@@ -11,9 +11,15 @@ import importlib
 import os
 import signal
 
+import torch
+
 # A shell lets what it starts in the background ignore Ctrl-C, which some tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Without a GPU kernels are interpreted, which Triton must know when they are loaded.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # GPU kernels are not Python: loaded before the hook, it leaves them alone.
 with contextlib.suppress(ImportError):

@@ -1,14 +1,21 @@
-"""Fused lifting and head against the modules that define them; run with -m gpu."""
+"""The kernels of lifting and head against the modules that define them."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from kernel_cases import DEVICE, EXACT, KERNELS, ON_GPU
 from torch import Tensor, nn
 
 from ono.nn.fused_ends import Lifting, can_lift, lifted, projected
-from ono.nn.fused_launch import available
 from ono.nn.mlp import Lift
+
+pytestmark = KERNELS
+
+PRECISIONS = [(EXACT, 1e-6)]
+if ON_GPU:
+    PRECISIONS += [("bf16x3", 1e-4), ("bf16", 1e-2)]
+MANY = 20_011 if ON_GPU else 301
 
 
 def distance(ours: Tensor, theirs: Tensor) -> float:
@@ -16,21 +23,17 @@ def distance(ours: Tensor, theirs: Tensor) -> float:
     return float((ours.double() - theirs).detach().norm() / theirs.detach().norm())
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not available(), reason="needs a CUDA device and Triton")
 @pytest.mark.parametrize(("width", "inputs"), [(128, 19), (64, 3), (128, 40)])
-@pytest.mark.parametrize(
-    ("precision", "tolerance"), [("bf16x6", 1e-6), ("bf16x3", 1e-4), ("bf16", 1e-2)]
-)
-@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize(("precision", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("streams", [True, False] if ON_GPU else [False])
 def test_lifting_is_two_networks(
     width: int, inputs: int, precision: str, tolerance: float, streams: bool
 ) -> None:
     torch.manual_seed(0)
-    networks = [Lift(inputs, 2 * width, width).cuda() for _ in range(2)]
-    x = torch.randn(3, 701, inputs, device="cuda")
+    networks = [Lift(inputs, 2 * width, width).to(DEVICE) for _ in range(2)]
+    x = torch.randn(3, MANY // 28, inputs, device=DEVICE)
     found = lifted(networks, x, Lifting(precision, streams))
-    exact = [Lift(inputs, 2 * width, width).cuda().double() for _ in range(2)]
+    exact = [Lift(inputs, 2 * width, width).to(DEVICE).double() for _ in range(2)]
     for twin, network in zip(exact, networks, strict=True):
         twin.load_state_dict(network.state_dict())
     expected = [twin(x.double()) for twin in exact]
@@ -52,17 +55,15 @@ def test_inputs_that_were_computed_are_not_lifted_here() -> None:
     assert not can_lift(torch.ones(1, 2, 3, requires_grad=True))
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not available(), reason="needs a CUDA device and Triton")
 @pytest.mark.parametrize("outputs", [1, 4])
 @pytest.mark.parametrize("width", [64, 128])
-@pytest.mark.parametrize("points", [5, 20_011])
+@pytest.mark.parametrize("points", [5, MANY])
 def test_the_head_is_a_norm_and_a_layer(outputs: int, width: int, points: int) -> None:
     torch.manual_seed(0)
-    norm, layer = nn.LayerNorm(width).cuda(), nn.Linear(width, outputs).cuda()
+    norm, layer = nn.LayerNorm(width).to(DEVICE), nn.Linear(width, outputs).to(DEVICE)
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
-    h = torch.randn(2, points, width, device="cuda", requires_grad=True)
+    h = torch.randn(2, points, width, device=DEVICE, requires_grad=True)
     found = projected(norm, layer, h)
     given = torch.randn_like(found)
     inputs = [h, norm.weight, norm.bias, layer.weight, layer.bias]

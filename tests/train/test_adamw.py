@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kernel_cases import DEVICE, KERNELS, ON_GPU
 from torch import Tensor, nn
 
-from ono.nn.fused_launch import available
 from ono.train.adamw import FlatAdamW
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not available(), reason="needs a CUDA device and Triton"),
-]
+pytestmark = KERNELS
 
 
 def steps(optimiser: torch.optim.AdamW, numbers: range, longest: float | None) -> list[Tensor]:
@@ -19,8 +16,8 @@ def steps(optimiser: torch.optim.AdamW, numbers: range, longest: float | None) -
     seen = []
     for number in numbers:
         draw = torch.Generator().manual_seed(number)
-        weight.grad = 3 * torch.randn(len(weight), generator=draw).cuda()
-        losses = torch.tensor([1.0, 2.0, torch.nan if number == 3 else 3.0], device="cuda")
+        weight.grad = 3 * torch.randn(len(weight), generator=draw).to(DEVICE)
+        losses = torch.tensor([1.0, 2.0, torch.nan if number == 3 else 3.0], device=DEVICE)
         if isinstance(optimiser, FlatAdamW):
             assert bool(optimiser.update(losses, weight.grad.norm(), longest)) == (number != 3)
         elif number != 3:
@@ -33,9 +30,9 @@ def steps(optimiser: torch.optim.AdamW, numbers: range, longest: float | None) -
 
 def new(kind: type[torch.optim.AdamW]) -> torch.optim.AdamW:
     draw = torch.Generator().manual_seed(99)
-    weight = nn.Parameter(torch.randn(5056, generator=draw).cuda())
-    rate = torch.tensor(1e-2, device="cuda")
-    optimiser = kind([weight], lr=rate, weight_decay=1e-2, fused=True, capturable=True)
+    weight = nn.Parameter(torch.randn(5056, generator=draw).to(DEVICE))
+    rate = torch.tensor(1e-2, device=DEVICE)
+    optimiser = kind([weight], lr=rate, weight_decay=1e-2, fused=True, capturable=ON_GPU)
     if isinstance(optimiser, FlatAdamW):
         optimiser.quick = True
     return optimiser
@@ -69,7 +66,7 @@ def test_a_gradient_that_is_not_finite_is_not_applied(longest: float | None) -> 
     (weight,) = optimiser.param_groups[0]["params"]
     before = weight.detach().clone()
     weight.grad = torch.full_like(weight, torch.inf)
-    losses = torch.ones(4, device="cuda")
+    losses = torch.ones(4, device=DEVICE)
     assert isinstance(optimiser, FlatAdamW)
     assert not bool(optimiser.update(losses, weight.grad.norm(), longest))
     assert torch.equal(weight, before)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kernel_cases import DEVICE, KERNELS
 
 from ono.evaluate.metrics import relative_l2
-from ono.nn.fused_launch import available
 from ono.train.relative_error import quick_relative_l2
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not available(), reason="needs a CUDA device and Triton"),
-]
+pytestmark = KERNELS
 
 
 @pytest.mark.parametrize("shape", [(3, 7, 1), (2, 5000, 2), (2, 3, 1500, 4)])
 def test_error_and_gradient_are_those_of_the_metric(shape: tuple[int, ...]) -> None:
     draw = torch.Generator().manual_seed(len(shape))
-    pred, true = torch.randn(2, *shape, generator=draw).cuda()
-    slopes = torch.rand(shape[0], generator=draw).cuda()
+    pred, true = torch.randn(2, *shape, generator=draw).to(DEVICE)
+    slopes = torch.rand(shape[0], generator=draw).to(DEVICE)
     found = []
     for error in (quick_relative_l2, relative_l2):
         ours = pred.clone().requires_grad_()
@@ -33,7 +30,7 @@ def test_error_and_gradient_are_those_of_the_metric(shape: tuple[int, ...]) -> N
 
 
 def test_what_is_right_gives_no_gradient() -> None:
-    true = torch.ones(2, 9, 1, device="cuda")
+    true = torch.ones(2, 9, 1, device=DEVICE)
     pred = true.clone().requires_grad_()
     quick_relative_l2(pred, true).sum().backward()
     assert pred.grad is not None
@@ -41,6 +38,6 @@ def test_what_is_right_gives_no_gradient() -> None:
 
 
 def test_masked_points_are_left_to_torch() -> None:
-    mask = torch.arange(9, device="cuda").expand(2, 9) < 6
-    pred, true = torch.rand(2, 2, 9, 1, device="cuda")
+    mask = torch.arange(9, device=DEVICE).expand(2, 9) < 6
+    pred, true = torch.rand(2, 2, 9, 1, device=DEVICE)
     assert torch.equal(quick_relative_l2(pred, true, mask), relative_l2(pred, true, mask))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kernel_cases import DEVICE, KERNELS
 
-from ono.nn.fused_launch import available
 from ono.nn.moments import Moments
 from ono.train.tally import Tally
 
@@ -57,11 +57,9 @@ def test_a_layer_that_saw_nothing_stays_as_it_is() -> None:
     assert not parts[0].running.any()
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not available(), reason="needs a CUDA device and Triton")
-@pytest.mark.parametrize("layers", [0, 3])
+@pytest.mark.parametrize("layers", [pytest.param(n, marks=KERNELS) for n in (0, 3)])
 def test_the_kernel_counts_the_same(layers: int) -> None:
-    device = torch.device("cuda")
+    device = torch.device(DEVICE)
     kinds = [[part.to(device) for part in moments(layers)] for _ in range(2)]
     plain, quick = (Tally(m, device, quick=q) for m, q in zip(kinds, (False, True), strict=True))
     for number in range(4):

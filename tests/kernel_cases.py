@@ -1,0 +1,37 @@
+"""Where kernels are tested: on a GPU, or else line by line in Triton's interpreter.
+
+The interpreter finds wrong numbers, not what a compiler makes of the code. It has neither bfloat16
+products nor assembler: there, kernels are asked for float32 instead.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+
+from ono.nn.fused_form import Form
+from ono.nn.fused_launch import available
+
+ON_GPU = available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+EXACT = "bf16x6" if ON_GPU else "ieee"
+KERNELS = [
+    pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="needs Triton"),
+    # Where nothing is, nothing is read, and what was computed there may overflow.
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+if ON_GPU:
+    KERNELS.append(pytest.mark.gpu)
+
+
+def described(monkeypatch: pytest.MonkeyPatch, tight: bool) -> None:
+    """Let kernels be given descriptors however few programs there are."""
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("needs a GPU that copies tiles by itself")
+
+    def of(programs: int, points: int, width: int, precision: str, device: object) -> Form:
+        return Form(points, precision == "bf16", tight and precision == "bf16")
+
+    monkeypatch.setattr(Form, "of", of)

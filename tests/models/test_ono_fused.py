@@ -1,0 +1,66 @@
+"""Whole operators through the kernels, on small cases that the interpreter can do as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from kernel_cases import DEVICE, EXACT, KERNELS, ON_GPU
+from torch import Tensor
+
+from ono.domain import Domain
+from ono.evaluate.calibrate import calibrate
+from ono.models.ono import ONO
+from ono.models.ono_config import ONOConfig
+from ono.models.ono_fused import flows, folded_flows
+from ono.problem import Problem
+
+pytestmark = KERNELS
+
+
+@pytest.fixture(autouse=True)
+def _in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ono.models.ono_fused.ambient_precision", lambda device: EXACT)
+
+
+def small(eigen: dict[str, Any], times: int = 0) -> tuple[ONO, Domain, Tensor, Tensor | None]:
+    """Return an operator, and a batch of two for it, of more points than one tile has."""
+    torch.manual_seed(0)
+    config = ONOConfig.model_validate(
+        {"width": 64, "layers": 2, "lower": {"heads": 4}, "eigen": {"heads": 4, **eigen}}
+    )
+    problem = Problem(dim=2, in_channels=1, out_channels=2, timed=times > 0)
+    domain = Domain.grid((8, 9), batch=2).to(DEVICE)
+    time = torch.rand(2, times, device=DEVICE) if times else None
+    return ONO(config, problem).to(DEVICE), domain, torch.randn(2, 72, 1, device=DEVICE), time
+
+
+@pytest.mark.parametrize(
+    ("eigen", "times"),
+    [({}, 0), ({}, 2), ({"covariance": "sample", "heads": 1}, 0), ({"norm": "none"}, 0)],
+    ids=["batch", "two times", "sample, one set", "none"],
+)
+def test_outputs_and_gradients_are_those_of_the_modules(eigen: dict[str, Any], times: int) -> None:
+    model, domain, values, time = small(eigen, times)
+    told, measure = model._inputs(domain, values), model._measure(domain)
+    found = flows(model, told, time, measure, streams=ON_GPU)
+    expected, _ = model.encode(domain, values, time=time)
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
+    given = torch.randn_like(found)
+    ours, theirs = (
+        torch.autograd.grad(out, list(model.parameters()), given) for out in (found, expected)
+    )
+    for (name, _), a, b in zip(model.named_parameters(), ours, theirs, strict=True):
+        assert float((a - b).norm() / b.norm()) < 1e-4, name
+
+
+def test_a_calibrated_operator_answers_the_same() -> None:
+    model, domain, values, _ = small({})
+    calibrate(model, [(domain, values, None)])
+    model.eval()
+    with torch.no_grad():
+        told, measure = model._inputs(domain, values), model._measure(domain)
+        found = folded_flows(model, told, None, measure)
+        expected, _ = model.encode(domain, values)
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
