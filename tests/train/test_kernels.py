@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,27 @@ def test_the_cpu_keeps_plain_kernels(tmp_path: Path) -> None:
     operator = new_operator(recipe, cut(data, recipe).train)
     assert not choose_kernels(operator, recipe, torch.device("cpu"))
     wanted = Recipe.from_mapping(tiny.content(data.path, kernels="fused"))
-    message = "train.kernels=fused needs a GPU, and this run is on cpu; use auto or plain"
+    message = "train.kernels=fused needs a GPU, and this is on cpu; use auto or plain"
     with pytest.raises(RecipeError, match=f"^{message}$"):
         choose_kernels(operator, wanted, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("capability", "why"),
+    [((7, 5), "compute capability 8.0, and this one has 7.5$"), ((8, 0), None), ((12, 0), None)],
+)
+def test_an_old_gpu_keeps_plain_kernels(
+    capability: tuple[int, int], why: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: "found")
+    found = fused_launch.missing(torch.device("cuda"))
+    assert (found is None) if why is None else re.search(why, found or "")
+
+
+def test_gpus_of_others_keep_plain_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert fused_launch.missing(torch.device("cuda")) == "needs an NVIDIA GPU"
 
 
 @pytest.mark.parametrize(

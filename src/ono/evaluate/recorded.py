@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ono.domain import Domain
 from ono.errors import InputError, ShapeError
 from ono.models.ono_fused import fused_evaluation
-from ono.nn.fused_launch import available
+from ono.nn.fused_launch import missing
 
 # CUDA wants the kernels of a recording to have run before.
 _TRIALS = 3
@@ -49,7 +49,8 @@ class Recorded:
         self.values = values.to(device, copy=True)
         self.time = None if time is None else time.to(device, copy=True)
         self.graph = torch.cuda.CUDAGraph()
-        fused = fused_evaluation(operator) if available() else contextlib.nullcontext()
+        can = missing(device) is None
+        fused = fused_evaluation(operator) if can else contextlib.nullcontext()
         training = operator.training
         operator.eval()
         stream = torch.cuda.Stream(device)

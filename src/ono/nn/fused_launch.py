@@ -6,6 +6,7 @@ what tests compare with. Their kernels need Triton, which comes with torch for C
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,11 +25,36 @@ MULTIPROCESSORS = 132
 _PROGRAMS = 2 * MULTIPROCESSORS
 _MOST_PARTS = 64
 _SPLIT = {"bf16": 1, "bf16x3": 2}
+# Bytes of shared memory: of the program that needs most with three tiles, and what CUDA keeps.
+_THREE_TILES, _RESERVED = 164_352, 1024
+_BFLOAT16 = (8, 0)
+"""Compute capability from which on tensor cores take bfloat16 numbers."""
+
+
+def missing(device: torch.device) -> str | None:
+    """Return what the kernels lack on a device, as the verb of a sentence, or None.
+
+    >>> missing(torch.device("cpu"))
+    'needs a GPU, and this is on cpu'
+    """
+    if device.type != "cuda":
+        return f"needs a GPU, and this is on {device.type}"
+    if torch.version.hip is not None:
+        return "needs an NVIDIA GPU"
+    major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) < _BFLOAT16:
+        return (
+            "needs a GPU that multiplies bfloat16 numbers, of compute capability 8.0, and this "
+            f"one has {major}.{minor}"
+        )
+    if importlib.util.find_spec("triton") is None:
+        return "needs Triton, which is not installed"
+    return None
 
 
 def available() -> bool:
-    """Say whether the kernels can be compiled here."""
-    return torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+    """Say whether the kernels can be compiled and run here."""
+    return torch.cuda.is_available() and missing(torch.device("cuda")) is None
 
 
 def ambient_precision(device: torch.device) -> str:
@@ -104,9 +130,22 @@ def chain(programs: int, precision: str) -> dict[str, int]:
     return CHAIN | {"num_warps": 8} if alone else CHAIN
 
 
-def long_sum(steps: int) -> dict[str, int]:
+def long_sum(steps: int, device: torch.device) -> dict[str, int]:
     """Return the size of programs that sum over so many tiles; many are read ahead."""
-    return SUM | {"num_stages": 3} if steps > 2 else SUM
+    return SUM | {"num_stages": tiles_at_once(device)} if steps > 2 else SUM
+
+
+@functools.cache
+def tiles_at_once(device: torch.device) -> int:
+    """Return how many tiles a sum over points holds at once: three where they fit, else two.
+
+    Three fit the shared memory of an A100 and of what came after it for servers, two also that of
+    other GPUs.
+    """
+    if device.type != "cuda":
+        return 3
+    known = torch.cuda.get_device_properties(device)
+    return 3 if known.shared_memory_per_multiprocessor - _RESERVED >= _THREE_TILES else 2
 
 
 def stored(precision: str) -> torch.dtype:

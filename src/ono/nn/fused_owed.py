@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ono.nn.fused_launch import MULTIPROCESSORS, SUM
+from ono.nn.fused_launch import MULTIPROCESSORS, SUM, tiles_at_once
 
 # More rows than these are for torch, which shares them out among programs.
 _MOST_ROWS = 1024
@@ -68,6 +68,7 @@ class Owed(NamedTuple):
             self.left, self.right, out, rows, chunk, pairs,
             sharing=self.sharing, summed=self.summed, tile=tile, width=width,
             precision=precision, num_warps=4 if precision == "bf16" else 8,
+            num_stages=tiles_at_once(out.device),
         )  # fmt: skip
         return out
 

@@ -80,7 +80,8 @@ def upper_forward(
     means = h.new_empty(samples, cut.parts, modes)
     kernels.upper_moment[cut.parts, samples](
         h, features, weights, moments, means, points, cut.steps, times,
-        **weighted, **long_sum(cut.steps), modes=modes, width=width, exact=exact(precision),
+        **weighted, **long_sum(cut.steps, h.device), modes=modes, width=width,
+        exact=exact(precision),
     )  # fmt: skip
     moment, mean = h.new_empty(samples, modes, width), h.new_empty(samples, modes)
     latent = h.new_empty(3, samples, share, width, dtype=torch.bfloat16)

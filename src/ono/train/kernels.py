@@ -8,7 +8,7 @@ from ono.errors import RecipeError
 from ono.evaluate.operator import Operator
 from ono.models.ono import ONO
 from ono.models.ono_fused import fuse_blocks, unfusable
-from ono.nn import fused_launch
+from ono.nn.fused_launch import missing
 from ono.train.recipe import Recipe
 
 
@@ -25,10 +25,9 @@ def choose_kernels(operator: Operator, recipe: Recipe, device: torch.device) -> 
 
 def _hindrance(operator: Operator, device: torch.device) -> str | None:
     """Return what keeps an operator from the fused kernels, as the verb of a sentence, or None."""
-    if device.type != "cuda":
-        return f"needs a GPU, and this run is on {device.type}"
-    if not fused_launch.available():
-        return "needs Triton, which is not installed"
+    lacking = missing(device)
+    if lacking is not None:
+        return lacking
     if not isinstance(operator.model, ONO):
         return f"is for ono, and this model is {operator.card.model}"
     option = unfusable(operator.model.config)

@@ -1,0 +1,136 @@
+"""Compile the fused kernels of a training step for GPUs that are not here: do they fit?
+
+python benchmarks/other_gpus.py
+python benchmarks/other_gpus.py 8.6 --precisions bf16
+
+Needs Triton, and no GPU. Nothing is run: a compiled kernel says how much shared memory it takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from lines import keep
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+import ono.models.ono_fused as fused
+import ono.nn.fused_launch as launch
+import ono.nn.fused_owed as owed
+from ono.domain import Domain
+from ono.models.ono import ONO
+from ono.models.ono_config import ONOConfig
+from ono.nn.fused_form import Form
+from ono.problem import Problem
+
+# KiB of shared memory that a program may have, by compute capability.
+ROOM = {"8.0": 163, "8.6": 99, "8.9": 99, "9.0": 227, "10.0": 227, "12.0": 99}
+PRECISIONS = {"bf16": "bf16", "tf32": "bf16x3", "fp32": "bf16x6"}
+HOPPER = 9
+
+
+class Elsewhere:
+    """What Triton asks a GPU, answered for one that is not here."""
+
+    def __init__(self, capability: str) -> None:
+        major, minor = capability.split(".")
+        self.target = GPUTarget("cuda", 10 * int(major) + int(minor), 32)
+
+    def get_current_target(self) -> GPUTarget:
+        return self.target
+
+
+class Compiled:
+    """Take the place of launches: compile what would be run, each kernel once."""
+
+    def __init__(self) -> None:
+        self.shared: dict[str, int] = {}
+
+    def run(self, kernel: Any, *args: Any, **options: Any) -> None:
+        for name in ("grid", "warmup"):
+            options.pop(name)
+        *_, target, backend, bind = kernel.create_binder()
+        bound, special, _ = bind(*args, **options)
+        asked, signature, constants, attributes = kernel._pack_args(
+            backend, options, bound, special, {}
+        )
+        key = f"{kernel.fn.__name__} {special} {asked}"
+        if key not in self.shared:
+            source = kernel.ASTSource(kernel, signature, constants, attributes)
+            done = triton.compile(source, target=target, options=asked.__dict__)
+            self.shared[key] = done.metadata.shared
+
+
+def step(precision: str, functions: int, sets: int) -> None:
+    """Take one step of an operator of width 128, with enough points for sums of many tiles."""
+    config = ONOConfig.model_validate(
+        {
+            "layers": 1,
+            "lower": {"heads": 128 // functions},
+            "eigen": {"functions": functions, "heads": sets},
+        }
+    )
+    model = ONO(config, Problem(dim=2, in_channels=1, out_channels=1))
+    domain = Domain.grid((85, 85), batch=8)
+    values = torch.zeros(8, 85 * 85, 1)
+    told, measure = model._inputs(domain, values), model._measure(domain)
+    out = fused.flows(model, told, None, measure, streams=False)
+    torch.autograd.grad(out.sum(), list(model.parameters()))
+
+
+def pretend(capability: str, precision: str) -> Compiled:
+    """Let tensors of the CPU be taken for those of another GPU."""
+    driver.set_active(Elsewhere(capability))
+    compiled = Compiled()
+    JITFunction.run = lambda kernel, *args, **options: compiled.run(kernel, *args, **options)
+    major = int(capability.split(".")[0])
+    fits = 1024 * ROOM[capability] >= launch._THREE_TILES
+    described = major >= HOPPER and precision == "bf16"
+    tight = described and major == HOPPER
+    answers: list[tuple[object, str, Callable[..., Any]]] = [
+        (launch, "tiles_at_once", lambda device: 3 if fits else 2),
+        (owed, "tiles_at_once", lambda device: 3 if fits else 2),
+        (fused, "ambient_precision", lambda device: precision),
+        (Form, "of", lambda _, points, *rest: Form(points, described, tight)),
+    ]
+    for place, name, answer in answers:
+        setattr(place, name, answer)
+    return compiled
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("capabilities", nargs="*", default=list(ROOM), choices=list(ROOM))
+    parser.add_argument("--precisions", nargs="*", default=list(PRECISIONS), choices=PRECISIONS)
+    parser.add_argument("--lines", type=Path, help="add the results to this file of JSON lines")
+    parser.add_argument("--commit", default="unknown")
+    args = parser.parse_args()
+    for capability in args.capabilities:
+        for name in args.precisions:
+            compiled = pretend(capability, PRECISIONS[name])
+            for functions, sets in ((16, 1), (16, 8), (32, 4)):
+                step(PRECISIONS[name], functions, sets)
+            largest = max(compiled.shared, key=lambda key: compiled.shared[key])
+            keep(
+                {
+                    "compute capability": capability,
+                    "precision": name,
+                    "kernels": len(compiled.shared),
+                    "largest": largest.split()[0],
+                    "its KiB": round(compiled.shared[largest] / 1024, 1),
+                    "KiB there are": ROOM[capability],
+                    "triton": triton.__version__,
+                    "commit": args.commit,
+                },
+                args.lines,
+            )
+
+
+if __name__ == "__main__":
+    main()
