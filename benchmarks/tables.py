@@ -111,6 +111,7 @@ COLUMNS = {
         "commit",
     ),
     "orthogonalisation": ("form", "ortho", "none", "commit"),
+    "airfoil_coords": ("recipe", "changes", "epochs", "test error", "mean predictor", "commit"),
     "darcy_local": ("model", "epochs", "test error", "commit"),
     "quick_surroundings": ("benchmark", "epochs", "without", "test error", "commit"),
     "surroundings": ("changes", "29²", "43²", "85²", "trained in s", "commit"),
