@@ -518,6 +518,8 @@ def test_eval_adds_each_kind_of_error_to_the_run(case: Case) -> None:
     ]
     result = json.loads((case.run / "result.json").read_text())
     assert rows[1]["mean"] == pytest.approx(result["test"], rel=1e-5)
+    middle = np.median(list(result["test_errors"].values()))
+    assert rows[1]["median"] == pytest.approx(middle, rel=1e-5)
     again = ono("eval", case.run, "--resolution", "5", "--split", "validation")
     assert again.returncode == 0
     rows = json.loads((case.run / "evaluations.json").read_text())
@@ -525,6 +527,10 @@ def test_eval_adds_each_kind_of_error_to_the_run(case: Case) -> None:
     same = ono("eval", case.run, "--resolution", "5", "--split", "validation")
     assert same.returncode == 0
     assert len(json.loads((case.run / "evaluations.json").read_text())) == 5
+    others = case.store("others", np.random.default_rng(3).random((11, 2)))
+    assert f"queries of {others}" in ono("eval", case.run, "--query", others).stdout
+    rows = json.loads((case.run / "evaluations.json").read_text())
+    assert [row["source"] for row in rows if row["points"] == 11] == [str(query), str(others)]
 
 
 def test_help_of_points_is_whole() -> None:

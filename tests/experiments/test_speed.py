@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,11 @@ from typer.testing import CliRunner
 from ono.cli.bench import app
 from ono.data.benchmarks import BENCHMARKS, benchmark
 from ono.data.info import Array
+from ono.data.store import Dataset
 from ono.errors import DataError
+from ono.experiments.budgets import BUDGETS
+from ono.experiments.datasets import place_of, provide
+from ono.experiments.grid import Cell
 from ono.experiments.roofline import Peaks, Work
 from ono.experiments.speed import (
     Comparison,
@@ -31,6 +36,22 @@ from ono.train.execution import Epoch, OneByOne
 from ono.train.recipe import Recipe
 
 SMALL = ["model.width=16", "model.layers=1", "model.eigen.heads=2", "model.lower.heads=2"]
+
+
+def test_made_up_data_that_another_process_put_there_first_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell, budget = Cell("darcy/fno", kind="speed"), BUDGETS["smoke"]
+    place = place_of(cell, budget, tmp_path)
+
+    def overtaken(name: str, out: Path, **options: Any) -> Dataset:
+        stand_in(name, place, **options)
+        return stand_in(name, out, **options)
+
+    monkeypatch.setattr("ono.experiments.datasets.stand_in", overtaken)
+    found = provide(cell, budget, tmp_path)
+    assert found.path == place
+    assert [path.name for path in tmp_path.iterdir()] == [place.name]
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

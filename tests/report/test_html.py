@@ -314,6 +314,14 @@ def test_a_run_that_has_just_begun_has_a_report(run: Path) -> None:
     assert "no trained operator at" in page.text
 
 
+def test_what_a_crash_made_of_logs_is_left_out(run: Path) -> None:
+    for name in ("metrics.jsonl", "events.jsonl"):
+        with (run / name).open("ab") as file:
+            file.write(b'\xff\xfe{"a": 1}\n3\n[1, 2]\n{"epo')
+    (run / "environment.json").write_text('{"python": "3.')
+    assert "Test error" in Page(write_report(run)).text
+
+
 def test_without_its_dataset_a_report_has_no_pictures_and_says_why(run: Path) -> None:
     gone = run.parent / "gone"
     file = run / "recipe.yaml"

@@ -29,10 +29,12 @@ from ono.errors import (
 )
 from ono.evaluate.calibrate import is_calibrated
 from ono.evaluate.operator import Operator
+from ono.report.evidence import gather
 from ono.train import checkpoint as checkpoints
+from ono.train.evaluations import Evaluator
 from ono.train.loop import fit, resume
 from ono.train.recipe import Recipe
-from ono.train.run import read_metrics
+from ono.train.run import Run, read_metrics
 from ono.train.state import Event
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "ono_20_steps.txt"
@@ -362,6 +364,19 @@ def test_a_chosen_checkpoint_rewinds_the_run(data: Path, finished: Path, tmp_pat
     saved = [path.name for path in checkpoints.saved(tmp_path / "checkpoints")]
     assert "step-000000014" not in saved
     assert saved[-1] == "step-000000018"
+
+
+def test_a_finished_run_that_goes_back_is_not_finished(data: Path, tmp_path: Path) -> None:
+    fit(tiny.recipe(data, epochs=6, keep=5), tmp_path)
+    Evaluator(tmp_path).on_grid(None)
+    assert Run(tmp_path).result() is not None
+    with pytest.raises(Interrupted):
+        resume(tmp_path, [stopping(8)], tmp_path / "checkpoints" / "step-000000006")
+    assert Run(tmp_path).result() is None
+    assert Evaluator(tmp_path).split == "validation"
+    assert gather(tmp_path).evaluations == []
+    resume(tmp_path)
+    assert Run(tmp_path).result() is not None
 
 
 def test_two_damaged_checkpoints_do_not_cost_the_whole_ones(data: Path, tmp_path: Path) -> None:

@@ -54,17 +54,19 @@ def evaluate(
     for nodes in wanted:
         with working(f"evaluating at {nodes or 'the training'} resolution"):
             rows.append(evaluator.on_grid(nodes))
-    clouds = [] if points is None else [points]
+    clouds = {} if points is None else {str(query): points}
     if scattered is not None:
-        clouds.append(scattered_points(evaluator.operator, scattered).numpy())
-    for cloud in clouds:
+        clouds["random"] = scattered_points(evaluator.operator, scattered).numpy()
+    for source, cloud in clouds.items():
         with working(f"evaluating at {len(cloud)} points"):
-            rows.append(evaluator.at_points(cloud))
+            rows.append(evaluator.at_points(cloud, source))
     table = Table(
         "where", "points", "mean", "median", "worst", "seconds", title=f"{evaluator.split} error"
     )
     for row in rows:
         where = "scattered queries" if row.kind == "query" else "point cloud"
+        if row.source not in ("", "random"):
+            where = f"queries of {row.source}"
         if row.resolution is not None:
             where = "x".join(map(str, row.resolution))
         table.add_row(

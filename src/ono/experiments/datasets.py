@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ from ono.data.info import Info
 from ono.data.official.reader import MAKER
 from ono.data.store import INFO_FILE, Dataset
 from ono.device import choose_device
-from ono.errors import OnoError, RunInUse
+from ono.errors import DataError, OnoError, RunInUse
 from ono.experiments.budgets import Budget
 from ono.experiments.grid import Cell
 from ono.experiments.ledger import Source
@@ -67,8 +69,7 @@ def provide(
     if (path / INFO_FILE).exists():  # made before, or the published files
         return Dataset.open(path)
     if cell.kind == "speed":
-        samples = 5 if budget.is_smoke else _STAND_IN_SAMPLES
-        return stand_in(cell.benchmark, path, samples=samples, size=budget.size)
+        return _stand_in(cell, budget, path)
 
     def between() -> None:
         if stopped():
@@ -89,6 +90,23 @@ def provide(
             )
         except RunInUse:
             time.sleep(_WAIT_SECONDS)
+        except DataError as error:
+            raise DataError(f"{error} (in --data {root})") from None
+
+
+def _stand_in(cell: Cell, budget: Budget, path: Path) -> Dataset:
+    """Make data up aside and move it to its place: others may be doing the same."""
+    samples = 5 if budget.is_smoke else _STAND_IN_SAMPLES
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        stand_in(cell.benchmark, aside, samples=samples, size=budget.size)
+        aside.rename(path)
+    except OSError:
+        if not (path / INFO_FILE).exists():  # else another was first, with the same numbers
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return Dataset.open(path)
 
 
 def _refuse_late(path: Path, deadline: float | None) -> None:

@@ -12,14 +12,14 @@ from pydantic import BaseModel
 
 from ono.data.task import Views
 from ono.errors import CheckpointError, DataError, InputError, NotCalibrated
-from ono.evaluate.card import Card
+from ono.evaluate.card import Card, find_operator
 from ono.evaluate.operator import Operator
 from ono.models.ono_config import ONOConfig
 from ono.report.predictions import Pictures, look
 from ono.train.evaluations import Row, read_evaluations
 from ono.train.prepare import cut, data_of
 from ono.train.recipe import Recipe
-from ono.train.run import ENVIRONMENT, EVENTS, RESULT, Run, read_metrics
+from ono.train.run import ENVIRONMENT, EVENTS, RESULT, Run, read_lines, read_metrics
 
 T = TypeVar("T")
 
@@ -89,9 +89,9 @@ def gather(path: Path, layer: int | None = None, data: Path | None = None) -> Ev
         recipe=recipe,
         outcome=outcome,
         metrics=read_metrics(path),
-        environment=_json(path / ENVIRONMENT, {}),
-        events=_lines(path / EVENTS),
-        evaluations=read_evaluations(path),
+        environment=_environment(path),
+        events=read_lines(path / EVENTS),
+        evaluations=_of_what_is_there(path),
         card=None if operator is None else operator.card,
         parts=parts,
         pictures=pictures,
@@ -138,21 +138,20 @@ def _outcome(run: Run) -> Outcome | None:
         raise CheckpointError(f"{run.path / RESULT} cannot be read: {reason}") from None
 
 
-def _json(file: Path, otherwise: Any) -> Any:
-    if not file.is_file():
-        return otherwise
+def _environment(path: Path) -> dict[str, Any]:
+    """Return where a run ran, if that can still be read: it only fills footnotes."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{file} cannot be read as JSON: {error}") from None
+        content = json.loads((path / ENVIRONMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
-    lines = []
-    if file.is_file():
-        for line in file.read_text(encoding="utf-8").splitlines():
-            try:
-                lines.append(json.loads(line))
-            except ValueError:  # cut short by a crash
-                continue
-    return lines
+def _of_what_is_there(path: Path) -> list[Row]:
+    """Return the evaluations, without those of a checkpoint that the run went back behind."""
+    rows = read_evaluations(path)
+    try:
+        now = find_operator(path).name
+    except CheckpointError:
+        return rows
+    return [row for row in rows if row.checkpoint in ("", now)]

@@ -181,7 +181,9 @@ def resolutions(found: Evidence) -> str:
 
 def where(evaluation: Row) -> str:
     """Name an evaluation."""
-    if evaluation.kind != "grid":
+    if evaluation.source not in ("", "random"):
+        name = f"points of {evaluation.source}"
+    elif evaluation.kind != "grid":
         name = "scattered points"
     else:
         name = f"grid {size(evaluation.resolution)}".strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from ono.data.view import View
 from ono.device import choose_device
 from ono.errors import CheckpointError, DataError
 from ono.evaluate.calibrate import is_calibrated
+from ono.evaluate.card import find_operator
 from ono.evaluate.given import as_queries
 from ono.evaluate.operator import Operator
 from ono.evaluate.resolution import Evaluation, at_points, on_grid
@@ -38,6 +40,8 @@ class Row(BaseModel, frozen=True, extra="forbid"):
     samples: int
     seconds: float
     checkpoint: str = ""
+    source: str = ""
+    """Where query points came from: a file, or "random"."""
 
 
 _ROWS = TypeAdapter(list[Row])
@@ -95,12 +99,15 @@ class Evaluator:
         """Evaluate on a grid: the training resolution if none is given."""
         return self._keep(lambda: on_grid(self.operator, self.view, resolution or self.resolution))
 
-    def at_points(self, points: Array) -> Row:
-        """Evaluate at scattered points, with inputs at the training resolution."""
-        where = as_queries(self.operator, points)
-        return self._keep(lambda: at_points(self.operator, self.view, where))
+    def at_points(self, points: Array, source: str = "") -> Row:
+        """Evaluate at scattered points, with inputs at the training resolution.
 
-    def _keep(self, evaluate: Callable[[], Evaluation]) -> Row:
+        Points from another `source` are another evaluation, however many there are.
+        """
+        where = as_queries(self.operator, points)
+        return self._keep(lambda: at_points(self.operator, self.view, where), source)
+
+    def _keep(self, evaluate: Callable[[], Evaluation], source: str = "") -> Row:
         start = time.monotonic()
         done = evaluate()
         errors = done.score.errors.double()
@@ -116,11 +123,12 @@ class Evaluator:
             resolution=done.resolution,
             split=self.split,
             mean=float(errors.mean()),
-            median=float(errors.median()),
+            median=statistics.median(errors.tolist()),
             worst=float(errors.max()),
             samples=len(errors),
             seconds=round(time.monotonic() - start, 3),
-            checkpoint=self._checkpoint(),
+            checkpoint=find_operator(self.run).name,
+            source=source,
         )
         others = [
             old
@@ -133,11 +141,9 @@ class Evaluator:
         write_text(self.run / FILE, content + "\n")
         return row
 
-    def _checkpoint(self) -> str:
-        from ono.evaluate.card import find_operator
-
-        return find_operator(self.run).name
-
 
 def _same(a: Row, b: Row) -> bool:
-    return (a.kind, a.points, a.resolution, a.split) == (b.kind, b.points, b.resolution, b.split)
+    def place(row: Row) -> tuple[object, ...]:
+        return row.kind, row.points, row.resolution, row.split, row.source
+
+    return place(a) == place(b)

@@ -86,6 +86,7 @@ def resume(
         else:
             refuse_bad_data(parts, recipe)
             run.truncate_metrics(0)
+            run.forget_result()
         return training.go()
 
 

@@ -143,6 +143,10 @@ class Run:
         with contextlib.suppress(OSError), (self.path / EVENTS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
+    def forget_result(self) -> None:
+        """Let a finished run that goes back be one that has not finished."""
+        (self.path / RESULT).unlink(missing_ok=True)
+
     def result(self) -> dict[str, Any] | None:
         """Return the result of a finished run."""
         file = self.path / RESULT
@@ -160,14 +164,19 @@ class Run:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a run's metrics; a line cut short by a crash is left out."""
-    lines = []
-    file = path / METRICS
-    if file.exists():
-        for line in file.read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(json.JSONDecodeError):
-                lines.append(json.loads(line))
-    return lines
+    """Return the lines of a run's metrics."""
+    return read_lines(path / METRICS)
+
+
+def read_lines(file: Path) -> list[dict[str, Any]]:
+    """Return the objects in a file of JSON lines; what a crash made of a line is left out."""
+    if not file.is_file():
+        return []
+    found = []
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        with contextlib.suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return [line for line in found if isinstance(line, dict)]
 
 
 def environment() -> dict[str, Any]:

@@ -117,6 +117,8 @@ class Saves:
     def _rewind(self, path: Path, state: State) -> None:
         """Drop what a later part of the run left, and point at the best of what remains."""
         directory = self.run.checkpoints
+        if state.epoch < self.recipe.train.epochs:
+            self.run.forget_result()
         checkpoints.rewind(directory, state.step)
         just_validated = state.position == 0 and state.epoch == state.best_epoch
         if just_validated and path.resolve().parent == directory.resolve():
