@@ -132,3 +132,29 @@ def test_show_draws_and_describes(tmp_path: Path) -> None:
     result = runner.invoke(app, ["show", str(tmp_path / "d"), "--output", "presure"])
     assert isinstance(result.exception, DataError)
     assert "did you mean pressure" in str(result.exception)
+
+
+def test_show_draws_in_no_other_file_than_a_picture(tmp_path: Path) -> None:
+    write(tmp_path, poison=False)
+    file = tmp_path / "outputs.npy"
+    before = file.read_bytes()
+    result = runner.invoke(app, ["show", str(tmp_path), "--out", str(file)])
+    assert isinstance(result.exception, InputError)
+    assert f"{file} is no .png file" in str(result.exception)
+    assert "end --out in .png" in str(result.exception)
+    assert file.read_bytes() == before
+    assert (
+        runner.invoke(app, ["show", str(tmp_path), "--out", str(tmp_path / "P.PNG")]).exit_code == 0
+    )
+
+
+def test_check_finds_sources_that_were_cut_short(tmp_path: Path) -> None:
+    write(tmp_path, poison=False)
+    sources = tmp_path / "sources.json"
+    sources.write_text('{"coordinates": [0, 1], "folder": "f", "rows": []}')
+    assert runner.invoke(app, ["check", str(tmp_path)]).exit_code == 0
+    sources.write_text('{"coordinates": [0, 1], "fol')
+    result = runner.invoke(app, ["check", str(tmp_path), "--verify"])
+    assert result.exit_code == 2
+    assert f"fatal: sources: {sources} is damaged: Invalid JSON" in result.stdout
+    assert "import the mesh files again" in result.stdout

@@ -102,6 +102,46 @@ def test_frames_by_layout(arrays: Path) -> None:
     assert "mesh: grid 12 x 9, shared by all samples, 2-dimensional, periodic" in result.output
 
 
+def test_frames_that_were_read_as_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    np.savez("ro.npz", u=random.random((20, 5, 7, 9)), t=np.arange(5), p=random.random((20, 30, 2)))
+    np.save("places.npy", random.random((30, 2)))
+    message = refused("--outputs", "ro.npz:u", "--out", "ro")
+    assert "read as ro.npz:u [b x y z]; give --inputs, --params, or coords" in message
+    assert 'such as --layout outputs="b t x y", or give --times' in message
+    for way in (("--layout", "outputs=b t x y"), ("--times", "ro.npz:t")):
+        result = run("--outputs", "ro.npz:u", *way, "--dry-run")
+        assert "task: rollout" in result.output, result.exception
+        assert "mesh: grid 7 x 9" in result.output
+    cloud = ("--outputs", "ro.npz:p", "--coords", "places.npy", "--mesh", "cloud")
+    assert '--layout outputs="b p t"' in refused(*cloud, "--out", "o")
+    assert "task: rollout" in run(*cloud, "--layout", "outputs=b p t", "--dry-run").output
+    message = refused("--outputs", "ro.npz:u", "--layout", "b x y z", "--out", "o")
+    assert "read as ro.npz:u [b x y z]" in message
+    assert "time" not in message
+
+
+def test_one_number_is_no_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("f.npz", u=np.random.default_rng(0).random((10, 12)), s=1.0, x=np.linspace(0, 1, 12))
+    coords = ("--coords", "f.npz:s", "--coords", "f.npz:x")
+    message = refused("--outputs", "f.npz:u", *coords, "--out", "o")
+    assert "coords f.npz:s is one number, not an array" in message
+    assert "params f.npz:s is one number" in refused(
+        "--outputs", "f.npz:u", "--params", "f.npz:s", "--out", "o"
+    )
+
+
+@pytest.mark.parametrize("name", ["d.npz", "mesh.vtu", "new", "picture.pdf"])
+def test_a_dry_run_draws_in_no_other_file_than_a_picture(arrays: Path, name: str) -> None:
+    Path("mesh.vtu").write_text("<VTKFile>")
+    before = {path: path.read_bytes() for path in Path().iterdir()}
+    message = refused("--from", arrays, *GRID, "--dry-run", "--preview", name)
+    assert message == f"{name} is no .png file, which the picture is; end --preview in .png"
+    assert {path: path.read_bytes() for path in Path().iterdir()} == before
+
+
 def test_a_folder_of_array_files(arrays: Path) -> None:
     with np.load(arrays) as content:
         np.save("in.npy", content["a"])

@@ -18,7 +18,10 @@ import pytest
 
 from ono.cli.app import main
 from ono.experiments import eigenfunctions
+from ono.experiments.budgets import BUDGETS
 from ono.experiments.catalogue import NAMES, experiment
+from ono.experiments.datasets import place_of
+from ono.experiments.grid import Cell
 from ono.experiments.ledger import Ledger
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
@@ -95,6 +98,21 @@ def test_mistakes_are_told_before_anything_is_done(
     assert done.code == 2
     assert message in done.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_in_the_way_of_data_names_the_option(
+    ono: Callable[..., Done], tmp_path: Path
+) -> None:
+    place = place_of(Cell("elasticity/ono"), BUDGETS["smoke"], tmp_path / "d2")
+    place.mkdir(parents=True)
+    (place / "notes.txt").write_text("mine")
+    only = ("--only", "elasticity/ono", "--budget", "smoke", "--device", "cpu")
+    done = ono("reproduce", "main", *only, "--data", "d2")
+    assert done.code == 1, done.err
+    said = "is not empty and not a dataset; choose another directory (in --data d2)"
+    assert said in done.out
+    assert (place / "notes.txt").read_text() == "mine"
+    assert [file.name for file in place.iterdir()] == ["notes.txt"]
 
 
 def test_a_dry_run_lists_the_cells(ono: Callable[..., Done]) -> None:

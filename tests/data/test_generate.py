@@ -269,7 +269,7 @@ def test_another_request_is_refused(
         with pytest.raises(RuntimeError):
             make(first, tmp_path, size="s")
     before = content(tmp_path)
-    with pytest.raises(DataError, match=f"{complaint}.*another --out"):
+    with pytest.raises(DataError, match=f"{complaint}.*another directory"):
         make(Sums(name=maker), tmp_path, size=size, samples=samples, seed=seed)
     assert content(tmp_path) == before
 

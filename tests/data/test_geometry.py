@@ -46,7 +46,7 @@ def test_published_voids_are_solved_in_their_order(
     np.save(file, THETA + 1e-9)
     other = CliRunner().invoke(app, arguments)
     assert isinstance(other.exception, DataError)
-    assert "give another --out" in str(other.exception)
+    assert "choose another directory" in str(other.exception)
 
 
 def test_full_size_has_the_published_splits(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from ono.data.cells import Cells, lumped_weights, measures, to_points
-from ono.data.draft import Sources, write
+from ono.data.draft import write
 from ono.data.info import Array
 from ono.data.mesh_folder import mesh_files, natural, read_mesh_folder
+from ono.data.sources import Sources
 from ono.data.store import Dataset
 from ono.errors import DataError, InputError
 

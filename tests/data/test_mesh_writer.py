@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ono.data.draft import FieldSource
 from ono.data.mesh_file import read_mesh
 from ono.data.mesh_writer import as_fields, refuse_overwriting_meshes, write_fields
+from ono.data.sources import FieldSource
 from ono.errors import InputError
 
 meshio = pytest.importorskip("meshio")

@@ -14,7 +14,7 @@ import torch
 from ono.data.info import Array, ArrayName, Channel
 from ono.data.store import Dataset, write_dataset
 from ono.data.view import View
-from ono.errors import DataError
+from ono.errors import DataError, RecipeError
 from ono.evaluate.metrics import channel_errors, relative_l2
 from ono.evaluate.operator import Operator
 from ono.train.derive import derive
@@ -37,6 +37,28 @@ def test_a_small_recipe_is_smaller(tmp_path: Path) -> None:
     small, large = Recipe.load(data.path, small=True), Recipe.load(data.path)
     assert small.model.config.model_dump()["width"] < large.model.config.model_dump()["width"]
     assert small.train.epochs <= large.train.epochs
+
+
+@pytest.mark.parametrize("change", ["model.name=fno", "model={name: fno}"])
+@pytest.mark.parametrize("kind", ["grid", "structured"])
+def test_another_model_has_a_recipe_of_its_own(tmp_path: Path, change: str, kind: str) -> None:
+    data = tiny.dataset(tmp_path / "data")
+    mesh = data.info.mesh.model_copy(update={"kind": kind})
+    data = changed(data, tmp_path / kind, mesh=mesh)
+    recipe = Recipe.load(data.path, [change, "model.width=8"], small=True)
+    assert recipe.name == "tiny/fno"
+    assert recipe.model.options == {"width": 8}
+    assert Recipe.load(data.path, [change, "name=mine"]).name == "mine"
+
+
+def test_another_model_trains_without_a_recipe(tmp_path: Path) -> None:
+    data = tiny.dataset(tmp_path / "data")
+    changes = ["model.name=fno", "model.width=4", "model.modes=3", "train.epochs=1"]
+    assert np.isfinite(fit(Recipe.load(data.path, changes, small=True), tmp_path / "run").test)
+    with pytest.raises(RecipeError, match=r"model\.name is 'fnoo': .*did you mean fno"):
+        Recipe.load(data.path, ["model.name=fnoo"], small=True)
+    with pytest.raises(RecipeError, match=r"model is 'fno': expected a section"):
+        Recipe.load(data.path, ["model=fno"], small=True)
 
 
 def test_the_task_decides(tmp_path: Path) -> None:

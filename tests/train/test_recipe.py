@@ -50,6 +50,18 @@ def test_overrides_reach_every_depth_and_keep_what_they_do_not_name() -> None:
     assert changed.sha256 != plain.sha256
 
 
+def test_an_override_fills_a_section_that_is_null(tmp_path: Path) -> None:
+    plain = Recipe.load("darcy/ono")
+    file = write(tmp_path / "own.yaml", plain.to_yaml())
+    assert "rollout: null" in file.read_text(encoding="utf-8")
+    changed = Recipe.load(file, ["rollout.history=1", "rollout.forcing=free"])
+    assert changed.rollout is not None
+    assert (changed.rollout.history, changed.rollout.forcing) == (1, "free")
+    assert "optimiser.clip is {'norm': 1}" in refusal(
+        tmp_path, "data: {path: x}\noptimiser: {clip: null}", "optimiser.clip.norm=1"
+    )
+
+
 @pytest.mark.parametrize(("text", "value"), [("1e-3", 1e-3), ("2E4", 2e4), (".5e-1", 0.05)])
 def test_scientific_notation_is_a_number(tmp_path: Path, text: str, value: float) -> None:
     file = write(tmp_path / "r.yaml", f"data: {{path: x}}\noptimiser: {{learning_rate: {text}}}")

@@ -1,4 +1,4 @@
-"""What the options of `ono data import` say about arrays: sources, layouts, channel names."""
+"""What options say about the arrays of a user: sources, layouts, channel names."""
 
 from __future__ import annotations
 

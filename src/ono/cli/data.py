@@ -9,6 +9,7 @@ import typer
 
 from ono.cli.compare import compare
 from ono.cli.data_import import import_data
+from ono.cli.options import refuse_no_picture
 from ono.cli.progress import print_table
 
 app = typer.Typer(help="Make, look at and check datasets.", no_args_is_help=True)
@@ -101,6 +102,7 @@ def show(
     from ono.data.task import output_places
     from ono.files import replacing
 
+    refuse_no_picture("out", out)
     dataset = Dataset.open(path)
     outputs = output_places(dataset, tuple(output) if output else None)
     table = Table(show_header=False, title=f"{dataset.info.name} ({dataset.info.task})")

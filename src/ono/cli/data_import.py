@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ono.cli.options import choice, refuse
+from ono.cli.options import choice, refuse, refuse_no_picture
 from ono.errors import InputError
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ def _import_own(source: Path | None, arrays: _Arrays, store: _Store) -> None:
     if not store.dry_run:
         refuse("it is where a --dry-run draws", preview=store.preview)
         refuse_existing(place)
+    refuse_no_picture("preview", store.preview)
     if source is not None and _holds_meshes(source):
         draft = _read_meshes(source, arrays)
     else:

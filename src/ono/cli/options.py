@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TypeVar
 
 from ono.errors import InputError, nearest
@@ -17,6 +18,15 @@ def refuse(why: str, **options: object) -> None:
     for option, value in options.items():
         if value is not None and value != []:
             raise InputError(f"--{option} is of no use here: {why}")
+
+
+def refuse_no_picture(option: str, path: Path | None) -> None:
+    """Refuse to draw in a file of another kind, which the picture would replace.
+
+    >>> refuse_no_picture("out", Path("gallery.png"))
+    """
+    if path is not None and path.suffix.lower() != ".png":
+        raise InputError(f"{path} is no .png file, which the picture is; end --{option} in .png")
 
 
 def choice(option: str, value: str | None, known: tuple[Word, ...]) -> Word | None:

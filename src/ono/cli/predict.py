@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,7 @@ from ono.errors import InputError
 
 if TYPE_CHECKING:
     from ono.data.info import Array
+    from ono.data.layout import Axes, Role
     from ono.evaluate.operator import Operator
     from ono.evaluate.predict import Prediction
 
@@ -28,20 +29,30 @@ def predict(
         Path,
         typer.Option(help="A .npy, .npz, .mat or .h5 file, or a folder for mesh files."),
     ],
-    inputs: Annotated[str | None, typer.Option(help=f"Input values, {_FILE}.")] = None,
-    coords: Annotated[str | None, typer.Option(help=f"Points of the inputs, {_FILE}.")] = None,
+    inputs: Annotated[
+        list[str] | None, typer.Option(help=f"Input values, {_FILE}. Repeat for several.")
+    ] = None,
+    coords: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Points of the inputs, {_FILE}. Repeat for one list a coordinate."),
+    ] = None,
     weights: Annotated[str | None, typer.Option(help=f"Quadrature weights, {_FILE}.")] = None,
     params: Annotated[
         list[str] | None, typer.Option(help=f"Numbers of the samples, {_FILE}, or .csv tables.")
     ] = None,
     query: Annotated[str | None, typer.Option(help=f"Points to predict at, {_FILE}.")] = None,
     history: Annotated[
-        str | None, typer.Option(help=f"Roll-outs: the known frames, {_FILE}.")
+        list[str] | None,
+        typer.Option(help=f"Roll-outs: the known frames, {_FILE}. Repeat for several."),
     ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Roll-outs: how many frames to predict.")
     ] = None,
     times: Annotated[str | None, typer.Option(help=f"When to predict, {_FILE}.")] = None,
+    layout: Annotated[
+        list[str] | None,
+        typer.Option(help='Axes such as "b y x", or coords="y x c". Default: as in training.'),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Predict the samples of a dataset directory.")
     ] = None,
@@ -60,7 +71,18 @@ def predict(
     """Predict output fields from input fields, in the format that comes in."""
     from ono.data.array_writer import refuse_overwriting
 
-    given = _Given(inputs, coords, weights, params or [], query, history, steps, times, chunk)
+    given = _Given(
+        inputs or [],
+        coords or [],
+        weights,
+        params or [],
+        query,
+        history or [],
+        steps,
+        times,
+        chunk,
+        layout or [],
+    )
     if data is not None and source is not None:
         raise InputError("give arrays, or --data DIR, or --from FOLDER: one of the three")
     refuse_overwriting(out, given.files())
@@ -80,15 +102,16 @@ def predict(
 class _Given:
     """What the options say, where a prediction is for arrays: files, and how to take them."""
 
-    inputs: str | None
-    coords: str | None
+    inputs: list[str]
+    coords: list[str]
     weights: str | None
     params: list[str]
     query: str | None
-    history: str | None
+    history: list[str]
     steps: int | None
     times: str | None
     chunk: int | None
+    layout: list[str]
 
     def options(self) -> dict[str, object]:
         """Return all but the params, which mesh files take too."""
@@ -98,34 +121,60 @@ class _Given:
         """Return every file that is read."""
         from ono.data.array_files import parse_source
 
-        texts = [self.inputs, self.coords, self.weights, self.query, self.history, self.times]
-        return [parse_source(text)[0] for text in [*texts, *self.params] if text is not None]
+        several = [*self.inputs, *self.coords, *self.history, *self.params]
+        texts = [*several, self.weights, self.query, self.times]
+        return [parse_source(text)[0] for text in texts if text is not None]
+
+    def roles(self) -> dict[Role, list[str]]:
+        """Return the files that have samples and points, by their role in an import."""
+        return {
+            "inputs": self.inputs,
+            "outputs": self.history,
+            "coords": self.coords,
+            "weights": [] if self.weights is None else [self.weights],
+        }
 
 
 def _predict_arrays(run: Path, device: str, given: _Given, out: Path) -> None:
+    from ono.cli.array_options import read_layouts
     from ono.data.array_writer import refuse_unwritable
+    from ono.evaluate.given_files import read_files
     from ono.evaluate.given_params import read_params
     from ono.evaluate.predict import predict as evaluate
     from ono.evaluate.predict_data import names_in
 
     refuse_unwritable(out, ())
-    values, coords, weights = _read(given.inputs), _read(given.coords), _read(given.weights)
-    query, history, times = _read(given.query), _read(given.history), _read(given.times)
+    said, query, times = read_layouts(given.layout), _read(given.query), _read(given.times)
     operator = _load(run, device)
     refuse_unwritable(out, names_in(out, operator))
+    files = read_files(operator.card, given.roles(), said)
+    _tell_axes(files.axes)
+    params = [channel.name for channel in operator.card.params]
     prediction = evaluate(
         operator,
-        values,
-        coords=coords,
-        weights=weights,
-        params=read_params([channel.name for channel in operator.card.params], given.params),
+        files.arrays.get("inputs"),
+        coords=files.arrays.get("coords"),
+        weights=files.arrays.get("weights"),
+        params=read_params(params, given.params, axes=files.layouts.get("params")),
         query=query,
-        history=history,
+        history=files.arrays.get("outputs"),
         steps=given.steps,
         times=times,
         chunk=given.chunk,
     )
-    _write_arrays(operator, prediction, out)
+    if files.bare is not None and query is None:
+        prediction = replace(prediction, bare=files.bare)
+    _write_arrays(operator, prediction, out, files.layouts.get("outputs"))
+
+
+def _tell_axes(axes: Mapping[Role, Axes]) -> None:
+    """Say how arrays were read, if one of them has its axes in another order than the store."""
+    from ono.data.told_layouts import is_plain
+
+    if not all(map(is_plain, axes.values())):
+        options = {role: "history" if role == "outputs" else role for role in axes}
+        told = ", ".join(f"{options[role]} as [{' '.join(axes[role])}]" for role in axes)
+        typer.echo(f"read {told}")
 
 
 def _load(run: Path, device: str) -> Operator:
@@ -141,17 +190,28 @@ def _read(text: str | None) -> Array | None:
     return None if text is None else read_array(*parse_source(text))
 
 
-def _write_arrays(operator: Operator, prediction: Prediction, out: Path) -> None:
+def _write_arrays(
+    operator: Operator, prediction: Prediction, out: Path, wanted: Axes | None
+) -> None:
     from ono.data.array_writer import write_arrays
+    from ono.data.told_layouts import is_plain
+    from ono.evaluate.answer_axes import turn
     from ono.evaluate.predict_data import by_channel
 
     arrays = {"outputs": prediction.values}
     if out.suffix.lower() != ".npy":
         arrays = by_channel(operator, prediction.fields)
+    order = ""
+    if wanted is not None and not is_plain(wanted):
+        timed = operator.card.task != "steady"
+        for name, array in arrays.items():
+            channels = array.ndim == prediction.fields.ndim
+            arrays[name], axes = turn(array, wanted, timed=timed, channels=channels)
+            order = f" as [{' '.join(axes)}]"
     write_arrays(out, arrays)
     _warn_of_outside([prediction.outside], "samples")
     shape = " ".join(map(str, next(iter(arrays.values())).shape))
-    typer.echo(f"wrote {out}: {_outputs(operator)}, shape [{shape}]")
+    typer.echo(f"wrote {out}: {_outputs(operator)}, shape [{shape}]{order}")
     _tell_renamed(operator, out)
 
 

@@ -10,7 +10,9 @@ import numpy as np
 from ono.data.check_mesh import geometry, point_order
 from ono.data.finding import Finding, Severity, in_samples, varying
 from ono.data.info import SPLITS, Array, ArrayName, layout_problems
+from ono.data.sources import Sources
 from ono.data.store import Dataset
+from ono.errors import DataError
 
 __all__ = ["Finding", "check", "twins"]
 
@@ -46,6 +48,17 @@ def _description(dataset: Dataset) -> list[Finding]:
         if failed:
             findings.append(in_samples("fatal", "the solver did not converge", "report", failed))
     return findings
+
+
+def _sources(dataset: Dataset) -> list[Finding]:
+    """Read where the rows come from, which training does too."""
+    if not dataset.info.files:  # it is only in memory, whatever lies at its path
+        return []
+    try:
+        Sources.read(dataset.path)
+    except DataError as error:
+        return [Finding("fatal", str(error), "sources")]
+    return []
 
 
 def _values(dataset: Dataset) -> list[Finding]:
@@ -153,4 +166,14 @@ def twins(dataset: Dataset) -> list[Finding]:
     return findings
 
 
-LOOKS = (_description, _values, _weights, _targets, _channels, geometry, point_order, twins)
+LOOKS = (
+    _description,
+    _sources,
+    _values,
+    _weights,
+    _targets,
+    _channels,
+    geometry,
+    point_order,
+    twins,
+)

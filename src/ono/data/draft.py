@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, Field
 
 from ono.data.check import Finding, check
 from ono.data.info import (
@@ -27,62 +26,12 @@ from ono.data.info import (
 )
 from ono.data.layout import Role
 from ono.data.plan import Splits
+from ono.data.sources import SOURCES_FILE, Sources
 from ono.data.store import Dataset, explain_os_errors, write_dataset
 from ono.errors import DataError, InputError
 from ono.files import write_text
 
-SOURCES_FILE = "sources.json"
 DEFAULT_SPLITS = "0.8/0.1/0.1"
-
-
-class FieldSource(BaseModel, frozen=True, extra="forbid"):
-    """Where a channel lies in a mesh file: the field, its component, on points or on cells."""
-
-    channel: str
-    field: str
-    component: int = 0
-    at: str = Field(pattern="^(point|cell)$")
-
-
-class MeshSource(BaseModel, frozen=True, extra="forbid"):
-    """The mesh file of one row."""
-
-    file: str
-    sha256: str
-    points: int
-
-
-class MeshFields(BaseModel, frozen=True, extra="forbid"):
-    """How the fields of mesh files become channels, and back.
-
-    `coordinates` are the columns of the file's points that were kept.
-    """
-
-    coordinates: tuple[int, ...]
-    inputs: tuple[FieldSource, ...] = ()
-    outputs: tuple[FieldSource, ...] = ()
-
-
-class Sources(MeshFields, frozen=True, extra="forbid"):
-    """The content of `sources.json`: what is needed to write fields back onto the mesh files.
-
-    `rows` follow the rows of the dataset; points keep the order of their file.
-    """
-
-    format: int = 1
-    folder: str
-    rows: tuple[MeshSource, ...]
-
-    @property
-    def fields(self) -> MeshFields:
-        """What holds for other files of the same kind too."""
-        return MeshFields(coordinates=self.coordinates, inputs=self.inputs, outputs=self.outputs)
-
-    @classmethod
-    def read(cls, dataset: Path) -> Sources | None:
-        """Read the sources of a dataset directory; None if it did not come from mesh files."""
-        file = dataset / SOURCES_FILE
-        return cls.model_validate_json(file.read_text("utf-8")) if file.exists() else None
 
 
 @dataclass(frozen=True, slots=True)

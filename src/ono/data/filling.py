@@ -56,7 +56,7 @@ class Request(BaseModel, frozen=True, extra="forbid"):
         mine, theirs = self.model_dump(), found.model_dump()
         differ = [f"{k} {theirs[k]!r}, not {mine[k]!r}" for k in mine if mine[k] != theirs[k]]
         if differ:
-            raise DataError(f"{path} was made with {'; '.join(differ)}: give another --out")
+            raise DataError(f"{path} was made with {'; '.join(differ)}: choose another directory")
 
 
 def tidy(out: Path) -> None:
@@ -135,7 +135,7 @@ class Filling:
         leftovers = {name for name in names if name.startswith(".") and name.endswith(".tmp")}
         known = REQUEST_FILE in names
         if not known and names - leftovers:
-            raise DataError(f"{self.out} is not empty and not a dataset; give another --out")
+            raise DataError(f"{self.out} is not empty and not a dataset; choose another directory")
         if known:
             self._require_same_request()
         for name in leftovers:
@@ -190,7 +190,7 @@ class Filling:
         if need > free:
             raise OnoError(
                 f"{samples} samples need {need / 1e9:.3g} GB in {self.out}, {free / 1e9:.3g} GB "
-                "are free; make room, give another --out or fewer --samples"
+                "are free; make room, choose another directory or make fewer"
             )
 
     def _drawn_ahead(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ono.data.filling import LOCK_FILE, Filling, Request, tidy
 from ono.data.plan import Maker
-from ono.data.store import INFO_FILE, Dataset, explain_os_errors
+from ono.data.store import INFO_FILE, REQUEST_FILE, Dataset, explain_os_errors
 from ono.device import choose_device
 from ono.errors import InputError, RunInUse
 
@@ -60,7 +60,7 @@ def make(
 def _locked(out: Path, created: bool) -> Iterator[None]:
     """Hold the directory; the system lets go of it when the process dies.
 
-    One that was created for this and in which nothing was begun is removed again.
+    Where nothing was begun nothing is left, not even the directory if it was created for this.
     """
     with (out / LOCK_FILE).open("w") as lock:
         try:
@@ -72,7 +72,8 @@ def _locked(out: Path, created: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            if created and {file.name for file in out.iterdir()} <= {LOCK_FILE}:
+            if not ((out / REQUEST_FILE).exists() or (out / INFO_FILE).exists()):
                 (out / LOCK_FILE).unlink(missing_ok=True)
-                with contextlib.suppress(OSError):
-                    out.rmdir()
+                if created:
+                    with contextlib.suppress(OSError):
+                        out.rmdir()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import get_args
 
 import numpy as np
 
 from ono.data.array_files import parse_source, read_array
-from ono.data.coord_lists import find_with_lists
+from ono.data.array_roles import Source, find_axes, join, read_roles
 from ono.data.draft import Draft
 from ono.data.info import Array, ArrayName, Channel, Scalar, Task
 from ono.data.layout import (
@@ -19,12 +19,10 @@ from ono.data.layout import (
     Named,
     Role,
     arrange,
-    find_layouts,
     space,
 )
-from ono.data.lost_digits import refuse_lost_digits
 from ono.data.placement import place_points, single
-from ono.data.table import read_table
+from ono.data.told_layouts import tell
 from ono.errors import InputError
 
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -48,27 +46,17 @@ class Request:
     periodic: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    text: str
-    named: Named
-    array: Array
-    channels: tuple[str, ...] = ()
-
-    def shaped(self, array: Array) -> _Source:
-        return replace(self, array=array, named=replace(self.named, shape=array.shape))
-
-    @property
-    def name(self) -> str:
-        path, key = parse_source(self.text)
-        return path.stem if key is None else key.rsplit("/", 1)[-1]
-
-
 def read_arrays(request: Request) -> Draft:
     """Read all files, find their axes and order them as the store wants them."""
     times = None if request.times is None else _times(request.times)
-    sources, layouts = _understand(request, _read(request), times)
-    fields = {role: _join(group, layouts) for role, group in sources.items() if group}
+    sources, layouts = find_axes(
+        read_roles(_files(request)),
+        request.layouts,
+        mesh=request.mesh,
+        times=None if times is None else len(times),
+        channels={role: len(names) for role, names in request.names.items()},
+    )
+    fields = {role: join(group, layouts) for role, group in sources.items() if group}
     _refuse_lost_points(sources["coords"], layouts)
     axes = layouts[sources["outputs"][0].named]
     outputs, notes = fields["outputs"], []
@@ -109,7 +97,10 @@ def read_arrays(request: Request) -> Draft:
         settings=_settings(sources, layouts, request),
         notes=(*notes, *points.notes),
     )
-    _refuse_nothing_to_learn_from(draft)
+    said = "outputs" in request.layouts
+    _refuse_nothing_to_learn_from(
+        draft, None if said else _with_time(axes, placed="coords" in fields)
+    )
     return draft
 
 
@@ -128,57 +119,17 @@ def parse_channels(text: str) -> tuple[Channel, ...]:
     return tuple(channels)
 
 
-def _read(request: Request) -> dict[Role, list[_Source]]:
+def _files(request: Request) -> dict[Role, tuple[str, ...]]:
+    """Return the files of every role; there must be outputs."""
     if not request.outputs:
         raise InputError("there is nothing to predict; name the outputs with --outputs FILE:KEY")
-    roles: dict[Role, tuple[str, ...]] = {
+    return {
         "outputs": request.outputs,
         "inputs": request.inputs,
         "coords": request.coords,
         "params": request.params,
         "weights": () if request.weights is None else (request.weights,),
     }
-    sources: dict[Role, list[_Source]] = {role: [] for role in roles}
-    for role, texts in roles.items():
-        for text in texts:
-            path, key = parse_source(text)
-            names: Sequence[str] = ()
-            if role == "params" and path.suffix.lower() == ".csv":
-                names, array = read_table(path)
-            else:
-                array = read_array(path, key)
-            if array.size == 0:
-                raise InputError(f"{role} {text} is empty: shape {list(array.shape)}")
-            named = Named(role, text, array.shape)
-            sources[role].append(_Source(text, named, array, tuple(names)))
-    return sources
-
-
-def _understand(
-    request: Request, sources: Mapping[Role, list[_Source]], times: Array | None
-) -> tuple[dict[Role, list[_Source]], dict[Named, Axes]]:
-    """Find the axes of all arrays; where coords are the axes of a grid, make them its nodes."""
-    coords = sources["coords"]
-    others = [s.named for role, group in sources.items() if role != "coords" for s in group]
-
-    def find(given: Sequence[Named], said: Mapping[Role, Axes]) -> dict[Named, Axes]:
-        return find_layouts(
-            [*others, *given],
-            said,
-            mesh=request.mesh,
-            times=None if times is None else len(times),
-            channels={role: len(names) for role, names in request.names.items()},
-        )
-
-    if len(coords) < 2 or any(source.array.size != max(source.array.shape) for source in coords):
-        return dict(sources), find([source.named for source in coords], request.layouts)
-    coords = [source.shaped(source.array.ravel()) for source in coords]
-    lists = [source.named for source in coords]
-    read, layouts = find_with_lists(lists, request.layouts, request.mesh, find)
-    if read is not lists:
-        nodes = np.meshgrid(*(source.array for source in coords), indexing="ij")
-        coords = [source.shaped(node) for source, node in zip(coords, nodes, strict=True)]
-    return {**sources, "coords": coords}, layouts
 
 
 def _times(text: str) -> Array:
@@ -189,25 +140,7 @@ def _times(text: str) -> Array:
     return times.astype(np.float32)
 
 
-def _join(group: Sequence[_Source], layouts: Mapping[Named, Axes]) -> Array:
-    """Order the axes of the files of one role and put their channels side by side."""
-    parts = [arrange(source.array, layouts[source.named]) for source in group]
-    shapes = {part.shape[:-1] for part in parts}
-    if len(shapes) > 1:
-        listed = "; ".join(str(source.named) for source in group)
-        raise InputError(f"files of one role must agree in all axes but channels: {listed}")
-    joined = np.empty((*parts[0].shape[:-1], sum(part.shape[-1] for part in parts)), np.float32)
-    at = 0
-    for source, part in zip(group, parts, strict=True):
-        stop = at + part.shape[-1]
-        with np.errstate(over="ignore"):
-            joined[..., at:stop] = part
-        refuse_lost_digits(part, joined[..., at:stop], source.text)
-        at = stop
-    return joined
-
-
-def _refuse_lost_points(coords: Sequence[_Source], layouts: Mapping[Named, Axes]) -> None:
+def _refuse_lost_points(coords: Sequence[Source], layouts: Mapping[Named, Axes]) -> None:
     """Refuse points that differ in the files and fall together in single precision."""
     if all(source.array.dtype.itemsize <= 4 for source in coords):
         return
@@ -232,7 +165,7 @@ def _task(request: Request, timed: bool) -> Task:
 
 def _channels(
     role: Role,
-    sources: Mapping[Role, Sequence[_Source]],
+    sources: Mapping[Role, Sequence[Source]],
     request: Request,
     fields: Mapping[Role, Array],
     layouts: Mapping[Named, Axes],
@@ -262,19 +195,39 @@ def _numbered(name: str, count: int) -> list[str]:
 
 
 def _settings(
-    sources: Mapping[Role, Sequence[_Source]], layouts: Mapping[Named, Axes], request: Request
+    sources: Mapping[Role, Sequence[Source]], layouts: Mapping[Named, Axes], request: Request
 ) -> dict[str, Scalar]:
     """Record which file became what, so that a reader can repeat the import."""
     said: dict[str, Scalar] = {
-        role: ", ".join(f"{s.text} [{' '.join(layouts[s.named])}]" for s in group)
+        role: tell((source.text, layouts[source.named]) for source in group)
         for role, group in sources.items()
         if group
     }
     return said if request.times is None else {**said, "times": request.times}
 
 
-def _refuse_nothing_to_learn_from(draft: Draft) -> None:
-    if draft.task != "rollout" and not draft.inputs and not draft.params and draft.mesh.shared:
-        raise InputError(
-            "nothing tells the samples apart: give --inputs, --params, or coords of each sample"
-        )
+def _with_time(axes: Axes, *, placed: bool) -> Axes | None:
+    """Return how the axes might be read with time among them, where the points may be `placed`.
+
+    >>> _with_time(("b", "x", "y", "z"), placed=False), _with_time(("b", "p", "c"), placed=True)
+    (('b', 't', 'x', 'y'), ('b', 'p', 't'))
+    """
+    along = space(axes)
+    if not placed and "t" not in axes and len(along) > 1:
+        return ("b", "t", *along[:-1], *axes[1 + len(along) :])
+    if "t" not in axes and "c" in axes:
+        return (*axes[:-1], "t")
+    return None
+
+
+def _refuse_nothing_to_learn_from(draft: Draft, timed: Axes | None) -> None:
+    if draft.task == "rollout" or draft.inputs or draft.params or not draft.mesh.shared:
+        return
+    way_out = "give --inputs, --params, or coords of each sample"
+    if timed is not None:
+        layout = f'--layout outputs="{" ".join(timed)}"'
+        way_out += f"; if an axis is time, say which, such as {layout}, or give --times"
+    raise InputError(
+        "nothing tells the samples apart: the outputs were read as "
+        f"{draft.settings['outputs']}; {way_out}"
+    )

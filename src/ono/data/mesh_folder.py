@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ono.data.draft import Draft, FieldSource, MeshSource, Sources
+from ono.data.draft import Draft
 from ono.data.info import Array, ArrayName, Channel, Mesh, Scalar
 from ono.data.lost_digits import refuse_lost_digits
 from ono.data.mesh_file import MeshFile, read_mesh
 from ono.data.placement import single
+from ono.data.sources import FieldSource, MeshSource, Sources
 from ono.data.table import read_table
 from ono.errors import InputError
 from ono.files import sha256

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ono.data.draft import FieldSource
 from ono.data.info import Array
 from ono.data.mesh_file import open_mesh
+from ono.data.sources import FieldSource
 from ono.data.store import explain_os_errors
 from ono.errors import DataError, InputError
 from ono.files import replacing

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ono.data.batches import training_rows
+from ono.data.benchmarks import BENCHMARKS
 from ono.data.info import Split
 from ono.data.store import Dataset
 from ono.data.view import View, Window, real_points
@@ -52,8 +53,8 @@ def views(
         rows, limit = dataset.rows(split), limits.get(split)
         if limit is not None and limit > len(rows):
             raise DataError(
-                f"data.{split} asks for {limit} samples, {dataset.path} has {len(rows)}; make more "
-                "with `ono data make --samples`"
+                f"data.{split} asks for {limit} samples, {dataset.path} has {len(rows)}; "
+                f"{_way_to_more(dataset)}"
             )
         frames = trained if split == "train" else window
         return View(dataset, rows[:limit], stride, frames, channels)
@@ -166,6 +167,13 @@ def refuse_bad_rows(view: View, split: Split) -> None:
 def at_resolution(view: View, resolution: int | None) -> View:
     """Return the same rows at another resolution."""
     return replace(view, stride=stride_for(view.dataset, resolution))
+
+
+def _way_to_more(dataset: Dataset) -> str:
+    maker = dataset.info.provenance.maker
+    if maker in BENCHMARKS:
+        return f"make more with `ono data make {maker} --samples`"
+    return "ask for fewer, or import more"
 
 
 def _rows(rows: Tensor, bad: Tensor) -> list[int]:

@@ -9,8 +9,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ono.data.draft import MeshFields, Sources
 from ono.data.info import Channel, Mesh, Task
+from ono.data.layout import Role
+from ono.data.sources import MeshFields, Sources
+from ono.data.told_layouts import turned_layouts
 from ono.data.view import View
 from ono.errors import CheckpointError, nearest
 from ono.evaluate.thinning import Thinning
@@ -24,7 +26,10 @@ BEST = "best.json"
 
 
 class Card(BaseModel, frozen=True, extra="forbid"):
-    """What `model.json` says: enough to rebuild the network and to know what it means."""
+    """What `model.json` says: enough to rebuild the network and to know what it means.
+
+    `layouts` are the axes of imported files that had them in another order than the store.
+    """
 
     format: int = FORMAT
     model: str
@@ -34,6 +39,7 @@ class Card(BaseModel, frozen=True, extra="forbid"):
     outputs: tuple[Channel, ...]
     mesh: Mesh
     fields: MeshFields | None = None
+    layouts: dict[Role, str] = {}
     task: Task = "steady"
     history: int = 0
     guess: Literal["none", "affine"] = "none"
@@ -52,6 +58,7 @@ class Card(BaseModel, frozen=True, extra="forbid"):
     def of(cls, view: View, *, model: str, config: BaseModel, **provenance: Any) -> Card:
         """Describe an operator for the data of a view."""
         info, sources = view.dataset.info, Sources.read(view.dataset.path)
+        arrays = sources is None and info.provenance.maker == "import"
         return cls(
             model=model,
             config=config.model_dump(mode="json"),
@@ -60,6 +67,7 @@ class Card(BaseModel, frozen=True, extra="forbid"):
             outputs=view.outputs,
             mesh=info.mesh,
             fields=None if sources is None else sources.fields,
+            layouts=turned_layouts(info.provenance.settings) if arrays else {},
             task=info.task,
             history=0 if view.window is None else view.window.history,
             times=() if view.times is None else tuple(map(float, view.times)),

@@ -8,18 +8,22 @@ import numpy as np
 
 from ono.data.array_files import parse_source, read_array
 from ono.data.info import Array
+from ono.data.layout import Axes
 from ono.data.table import read_table
 from ono.errors import InputError
 
 
 def read_params(
-    known: Sequence[str], texts: Sequence[str], files: Sequence[str] | None = None
+    known: Sequence[str],
+    texts: Sequence[str],
+    files: Sequence[str] | None = None,
+    axes: Axes | None = None,
 ) -> Array | None:
     """Return the numbers [samples known] in the order of training; None where none are given.
 
     Columns of a table that the operator does not know are left out. The columns of arrays, which
     have no names, stand for those that no table has. `files` are the samples that a table's column
-    `file` may name.
+    `file` may name, `axes` the order of an array's axes if it is not [samples numbers].
     """
     if not texts:
         return None
@@ -39,6 +43,7 @@ def read_params(
             array = read_array(path, key)
             if array.ndim not in (1, 2):
                 raise InputError(f"params {text} must be [samples numbers], got {array.shape}")
+            array = array.T if axes == ("c", "b") else array
             unnamed += list(array.reshape(len(array), -1).T)
     missing = [name for name in known if name not in named]
     if len(missing) != len(unnamed):

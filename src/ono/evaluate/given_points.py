@@ -41,7 +41,7 @@ def flat_coords(
         shape = coords.shape[:-1]
         # [nx ny dim] has the rank of [samples points dim].
         alike = values is not None and values.shape[1 : axes + 1] == shape
-        known = mesh.kind == "structured" and shape == operator.card.resolution
+        known = shape == operator.card.resolution and (mesh.kind == "structured" or values is None)
         if axes > 2 or alike or known or _is_list_of(values, shape):
             return coords.reshape(math.prod(shape), -1), shape
     return coords, None

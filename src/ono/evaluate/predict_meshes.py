@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ono.data.draft import FieldSource, MeshFields, Sources
 from ono.data.info import Array
 from ono.data.mesh_file import read_mesh
 from ono.data.mesh_folder import mesh_files
 from ono.data.mesh_writer import as_fields, refuse_overwriting_meshes, write_fields
+from ono.data.sources import FieldSource, MeshFields, Sources
 from ono.data.store import explain_os_errors
 from ono.data.view import View
 from ono.errors import DataError, InputError

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from ono.data.info import Info
 from ono.data.store import Dataset
 from ono.errors import DataError
 
@@ -13,10 +14,10 @@ _STEPS = 4000
 """Training steps of a small recipe: some minutes on two CPU cores."""
 
 
-def derive(path: Path | str, *, small: bool = False) -> dict[str, Any]:
+def derive(path: Path | str, *, model: str = "ono", small: bool = False) -> dict[str, Any]:
     """Return the recipe that the task, the size and the mesh of a dataset call for.
 
-    A `small` one suits a CPU: a narrower model and fewer epochs.
+    A `small` one suits a CPU: fewer epochs, and ONO is narrower. Other models keep their defaults.
     """
     data = Dataset.open(path)
     info = data.info
@@ -27,14 +28,14 @@ def derive(path: Path | str, *, small: bool = False) -> dict[str, Any]:
     points = data.coords.shape[-2] // (1 if data.offsets is None else info.samples)
     batch = _batch(points * (frames - history), samples)
     recipe: dict[str, Any] = {
-        "name": f"{_plain(info.name)}/ono",
+        "name": f"{_plain(info.name)}/{model}",
         "data": {"path": str(path)},
-        "model": {"name": "ono"},
+        "model": {"name": model},
         "optimiser": {"learning_rate": 1e-3},
         "train": {"epochs": 500, "batch": batch, "validate_every": 10},
     }
-    if info.mesh.kind == "structured":
-        recipe["model"]["position"] = "mesh"
+    if model == "ono":
+        recipe["model"] |= _ono_options(info, small=small)
     if history:
         recipe["rollout"] = {"history": history}
         recipe["data"]["guess"] = "affine"
@@ -42,10 +43,16 @@ def derive(path: Path | str, *, small: bool = False) -> dict[str, Any]:
         recipe["train"]["loss"] = "channels"
     if small:
         epochs = min(500, max(10, round(_STEPS * batch / samples)))
-        recipe["model"] |= {"width": 64, "layers": 4, "lower": {"heads": 4}, "eigen": {"heads": 4}}
         recipe["optimiser"]["learning_rate"] = 2e-3
         recipe["train"] |= {"epochs": epochs, "validate_every": max(1, epochs // 10)}
     return recipe
+
+
+def _ono_options(info: Info, *, small: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {"position": "mesh"} if info.mesh.kind == "structured" else {}
+    if small:
+        options |= {"width": 64, "layers": 4, "lower": {"heads": 4}, "eigen": {"heads": 4}}
+    return options
 
 
 def _batch(values: int, samples: int) -> int:

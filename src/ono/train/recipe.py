@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 from ono.errors import RecipeError, nearest
 from ono.models.registry import MODELS
 from ono.train.derive import derive
-from ono.train.recipe_files import find_recipe, is_dataset, override, read_yaml
+from ono.train.recipe_files import chosen_model, find_recipe, is_dataset, override, read_yaml
 from ono.train.recipe_sections import (
     DataRecipe,
     ModelRecipe,
@@ -48,11 +48,15 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
     ) -> Recipe:
         """Read a packaged recipe by name ("darcy/ono") or a YAML file, and change some values.
 
-        From a dataset directory a recipe is derived; a `small` one suits a CPU.
+        From a dataset directory a recipe is derived, for the model that the changes choose; a
+        `small` one suits a CPU.
         """
-        is_data = is_dataset(source)
-        content = derive(source, small=small) if is_data else read_yaml(find_recipe(source))
-        for text in overrides:
+        changes = list(overrides)
+        if is_dataset(source):
+            content = derive(source, model=chosen_model(changes), small=small)
+        else:
+            content = read_yaml(find_recipe(source))
+        for text in changes:
             override(content, text)
         return cls.from_mapping(content)
 

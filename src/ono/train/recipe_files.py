@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -121,7 +122,22 @@ def override(content: dict[str, Any], text: str) -> None:
     *parents, last = key.split(".")
     place = content
     for parent in parents:
-        place = place.setdefault(parent, {})
+        if place.get(parent) is None:  # as the resolved recipe writes a section that is not there
+            place[parent] = {}
+        place = place[parent]
         if not isinstance(place, dict):
             raise RecipeError(f"override {text!r}: {parent} is a value, it has no fields")
     place[last] = parsed
+
+
+def chosen_model(overrides: Iterable[str]) -> str:
+    """Return the model that overrides choose, or ono.
+
+    >>> chosen_model(["model.name=fno"]), chosen_model(["model={name: lsm}"]), chosen_model([])
+    ('fno', 'lsm', 'ono')
+    """
+    content: dict[str, Any] = {}
+    for text in overrides:
+        override(content, text)
+    model = content.get("model")
+    return str(model.get("name", "ono")) if isinstance(model, dict) else "ono"
