@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -38,6 +39,24 @@ def test_an_old_gpu_keeps_plain_kernels(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: "found")
     found = fused_launch.missing(torch.device("cuda"))
     assert (found is None) if why is None else re.search(why, found or "")
+
+
+@pytest.mark.parametrize(("kib", "fits"), [(100, False), (164, True), (228, True)])
+def test_little_shared_memory_keeps_plain_kernels_in_fp32(
+    kib: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = SimpleNamespace(shared_memory_per_multiprocessor=1024 * kib)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: known)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: "found")
+    fused_launch.tiles_at_once.cache_clear()
+    device = torch.device("cuda")
+    try:
+        assert fused_launch.missing(device, "bf16") is None
+        assert (fused_launch.missing(device, "bf16x6") is None) == fits
+        assert fused_launch.long_sum(9, device)["num_stages"] == (3 if fits else 2)
+    finally:
+        fused_launch.tiles_at_once.cache_clear()
 
 
 def test_gpus_of_others_keep_plain_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

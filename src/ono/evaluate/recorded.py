@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ono.domain import Domain
 from ono.errors import InputError, ShapeError
 from ono.models.ono_fused import fused_evaluation
-from ono.nn.fused_launch import missing
+from ono.nn.fused_launch import ambient_precision, missing
 
 # CUDA wants the kernels of a recording to have run before.
 _TRIALS = 3
@@ -49,7 +49,7 @@ class Recorded:
         self.values = values.to(device, copy=True)
         self.time = None if time is None else time.to(device, copy=True)
         self.graph = torch.cuda.CUDAGraph()
-        can = missing(device) is None
+        can = missing(device, ambient_precision(device)) is None
         fused = fused_evaluation(operator) if can else contextlib.nullcontext()
         training = operator.training
         operator.eval()

@@ -26,13 +26,13 @@ _PROGRAMS = 2 * MULTIPROCESSORS
 _MOST_PARTS = 64
 _SPLIT = {"bf16": 1, "bf16x3": 2}
 # Bytes of shared memory: of the program that needs most with three tiles, and what CUDA keeps.
-_THREE_TILES, _RESERVED = 164_352, 1024
+_MOST_TILES, _THREE_TILES, _RESERVED = 3, 164_352, 1024
 _BFLOAT16 = (8, 0)
 """Compute capability from which on tensor cores take bfloat16 numbers."""
 
 
-def missing(device: torch.device) -> str | None:
-    """Return what the kernels lack on a device, as the verb of a sentence, or None.
+def missing(device: torch.device, precision: str = "bf16") -> str | None:
+    """Return what kernels of a precision lack on a device, as the verb of a sentence, or None.
 
     >>> missing(torch.device("cpu"))
     'needs a GPU, and this is on cpu'
@@ -49,6 +49,8 @@ def missing(device: torch.device) -> str | None:
         )
     if importlib.util.find_spec("triton") is None:
         return "needs Triton, which is not installed"
+    if precision == "bf16x6" and tiles_at_once(device) < _MOST_TILES:
+        return "takes more shared memory in fp32 than this GPU has"
     return None
 
 
@@ -143,9 +145,10 @@ def tiles_at_once(device: torch.device) -> int:
     other GPUs.
     """
     if device.type != "cuda":
-        return 3
+        return _MOST_TILES
     known = torch.cuda.get_device_properties(device)
-    return 3 if known.shared_memory_per_multiprocessor - _RESERVED >= _THREE_TILES else 2
+    room = known.shared_memory_per_multiprocessor - _RESERVED
+    return _MOST_TILES if room >= _THREE_TILES else _MOST_TILES - 1
 
 
 def stored(precision: str) -> torch.dtype:

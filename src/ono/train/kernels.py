@@ -15,7 +15,7 @@ from ono.train.recipe import Recipe
 def choose_kernels(operator: Operator, recipe: Recipe, device: torch.device) -> bool:
     """Let the operator use fused kernels if recipe and machine allow; say whether it does."""
     wanted = recipe.train.kernels
-    hindrance = _hindrance(operator, device)
+    hindrance = _hindrance(operator, recipe, device)
     if wanted == "fused" and hindrance is not None:
         raise RecipeError(f"train.kernels=fused {hindrance}; use auto or plain")
     fused = wanted != "plain" and hindrance is None
@@ -23,9 +23,9 @@ def choose_kernels(operator: Operator, recipe: Recipe, device: torch.device) -> 
     return fused
 
 
-def _hindrance(operator: Operator, device: torch.device) -> str | None:
+def _hindrance(operator: Operator, recipe: Recipe, device: torch.device) -> str | None:
     """Return what keeps an operator from the fused kernels, as the verb of a sentence, or None."""
-    lacking = missing(device)
+    lacking = missing(device, "bf16x6" if recipe.train.precision == "fp32" else "bf16")
     if lacking is not None:
         return lacking
     if not isinstance(operator.model, ONO):
