@@ -67,7 +67,7 @@ class Compiled:
             self.shared[key] = done.metadata.shared
 
 
-def step(precision: str, functions: int, sets: int) -> None:
+def step(functions: int, sets: int) -> None:
     """Take one step of an operator of width 128, with enough points for sums of many tiles."""
     config = ONOConfig.model_validate(
         {
@@ -106,16 +106,18 @@ def pretend(capability: str, precision: str) -> Compiled:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("capabilities", nargs="*", default=list(ROOM), choices=list(ROOM))
+    parser.add_argument("capabilities", nargs="*", help=f"of {', '.join(ROOM)}; default: all")
     parser.add_argument("--precisions", nargs="*", default=list(PRECISIONS), choices=PRECISIONS)
     parser.add_argument("--lines", type=Path, help="add the results to this file of JSON lines")
     parser.add_argument("--commit", default="unknown")
     args = parser.parse_args()
-    for capability in args.capabilities:
+    if unknown := set(args.capabilities) - set(ROOM):
+        parser.error(f"nothing is known of {', '.join(sorted(unknown))}")
+    for capability in args.capabilities or ROOM:
         for name in args.precisions:
             compiled = pretend(capability, PRECISIONS[name])
             for functions, sets in ((16, 1), (16, 8), (32, 4)):
-                step(PRECISIONS[name], functions, sets)
+                step(functions, sets)
             largest = max(compiled.shared, key=lambda key: compiled.shared[key])
             keep(
                 {

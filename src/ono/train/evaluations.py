@@ -133,7 +133,7 @@ class Evaluator:
         others = [
             old
             for old in read_evaluations(self.run)
-            if old.checkpoint == row.checkpoint and not _same(old, row)
+            if old.checkpoint == row.checkpoint and _place(old) != _place(row)
         ]
         rows = [*others, row]
         rows.sort(key=lambda r: (r.split, r.kind, r.points))
@@ -142,8 +142,6 @@ class Evaluator:
         return row
 
 
-def _same(a: Row, b: Row) -> bool:
-    def place(row: Row) -> tuple[object, ...]:
-        return row.kind, row.points, row.resolution, row.split, row.source
-
-    return place(a) == place(b)
+def _place(row: Row) -> tuple[object, ...]:
+    """Return what makes an evaluation another one than those before."""
+    return row.kind, row.points, row.resolution, row.split, row.source
