@@ -31,6 +31,7 @@ with contextlib.suppress(ImportError):
         "nn.ends",
         "nn.feed_forward",
         "nn.lower",
+        "nn.attended",
         "nn.mixing",
         "nn.upper",
         "train.adamw",

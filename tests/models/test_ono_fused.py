@@ -14,6 +14,7 @@ from ono.evaluate.calibrate import calibrate
 from ono.models.ono import ONO
 from ono.models.ono_config import ONOConfig
 from ono.models.ono_fused import flows, folded_flows
+from ono.nn.recompute import recompute_blocks
 from ono.problem import Problem
 
 pytestmark = KERNELS
@@ -24,11 +25,14 @@ def _in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ono.models.ono_fused.ambient_precision", lambda device: EXACT)
 
 
-def small(eigen: dict[str, Any], times: int = 0) -> tuple[ONO, Domain, Tensor, Tensor | None]:
+def small(
+    eigen: dict[str, Any], times: int = 0, attention: str = "efficient", layers: int = 2
+) -> tuple[ONO, Domain, Tensor, Tensor | None]:
     """Return an operator, and a batch of two for it, of more points than one tile has."""
     torch.manual_seed(0)
+    lower = {"heads": 4, "attention": attention}
     config = ONOConfig.model_validate(
-        {"width": 64, "layers": 2, "lower": {"heads": 4}, "eigen": {"heads": 4, **eigen}}
+        {"width": 64, "layers": layers, "lower": lower, "eigen": {"heads": 4, **eigen}}
     )
     problem = Problem(dim=2, in_channels=1, out_channels=2, timed=times > 0)
     domain = Domain.grid((8, 9), batch=2).to(DEVICE)
@@ -37,12 +41,19 @@ def small(eigen: dict[str, Any], times: int = 0) -> tuple[ONO, Domain, Tensor, T
 
 
 @pytest.mark.parametrize(
-    ("eigen", "times"),
-    [({}, 2), ({"covariance": "sample", "heads": 1}, 0), ({"norm": "none"}, 0)],
-    ids=["batch, two times", "sample, one set", "none"],
+    ("eigen", "times", "attention"),
+    [
+        ({}, 2, "efficient"),
+        ({"covariance": "sample", "heads": 1}, 0, "efficient"),
+        ({"norm": "none"}, 0, "efficient"),
+        ({}, 0, "galerkin"),
+    ],
+    ids=["batch, two times", "sample, one set", "none", "attention of torch"],
 )
-def test_outputs_and_gradients_are_those_of_the_modules(eigen: dict[str, Any], times: int) -> None:
-    model, domain, values, time = small(eigen, times)
+def test_outputs_and_gradients_are_those_of_the_modules(
+    eigen: dict[str, Any], times: int, attention: str
+) -> None:
+    model, domain, values, time = small(eigen, times, attention)
     told, measure = model._inputs(domain, values), model._measure(domain)
     found = flows(model, told, time, measure, streams=ON_GPU)
     expected, _ = model.encode(domain, values, time=time)
@@ -53,6 +64,28 @@ def test_outputs_and_gradients_are_those_of_the_modules(eigen: dict[str, Any], t
     )
     for (name, _), a, b in zip(model.named_parameters(), ours, theirs, strict=True):
         assert float((a - b).norm() / b.norm()) < 1e-4, name
+
+
+def test_blocks_that_forget_call_their_attention_again() -> None:
+    model, domain, values, _ = small({}, attention="galerkin", layers=1)
+    told, measure = model._inputs(domain, values), model._measure(domain)
+    gradients = []
+    for again in (False, True):
+        recompute_blocks(model, again)
+        out = flows(model, told, None, measure, streams=ON_GPU)
+        gradients.append(torch.autograd.grad(out.square().sum(), list(model.parameters())))
+    assert all(torch.equal(kept, made) for kept, made in zip(*gradients, strict=True))
+
+
+def test_an_attention_with_frozen_parameters_is_left_as_it_is() -> None:
+    model, domain, values, _ = small({}, attention="galerkin", layers=1)
+    frozen = [block.get_submodule("attention.norm_k") for block in model.lower]
+    for part in frozen:
+        part.requires_grad_(False)
+    told, measure = model._inputs(domain, values), model._measure(domain)
+    flows(model, told, None, measure, streams=ON_GPU).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is None) == ("norm_k" in name), name
 
 
 def test_a_calibrated_operator_answers_the_same() -> None:

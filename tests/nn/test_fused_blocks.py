@@ -7,7 +7,14 @@ import torch
 from kernel_cases import DEVICE, EXACT, KERNELS, ON_GPU, described
 from torch import Tensor, nn
 
-from ono.nn.attention import EfficientAttention
+from ono.nn.attention import (
+    Attention,
+    EfficientAttention,
+    GalerkinAttention,
+    LinearAttention,
+    NystromAttention,
+    SoftmaxAttention,
+)
 from ono.nn.blocks import NNBlock, OrthogonalBlock
 from ono.nn.eigen_options import EigenOptions
 from ono.nn.fused_launch import Setting, operands
@@ -67,8 +74,30 @@ def compare(got: list[Tensor], expected: tuple[Tensor, ...], tolerance: float) -
 @pytest.mark.parametrize("kind", ["uniform", "weights", "padded"])
 @pytest.mark.parametrize("sets", SETS)
 def test_lower_block_is_the_nn_block(kind: str, sets: int) -> None:
+    compare_lower_blocks(EfficientAttention(WIDTH, HEADS), kind, sets)
+
+
+@pytest.mark.parametrize(
+    ("attention", "kind"),
+    [
+        (LinearAttention(WIDTH, 2), "padded"),
+        (GalerkinAttention(WIDTH, HEADS), "weights"),
+        (SoftmaxAttention(WIDTH, HEADS), "uniform"),
+        (
+            NystromAttention(WIDTH, HEADS, landmarks=8, iterations=3, index_convolution=True),
+            "padded",
+        ),
+    ],
+    ids=["linear", "galerkin", "softmax", "nystrom"],
+)
+def test_so_is_a_lower_block_around_an_attention_of_torch(attention: Attention, kind: str) -> None:
+    compare_lower_blocks(attention, kind, sets=1)
+
+
+def compare_lower_blocks(attention: Attention, kind: str, sets: int) -> None:
     torch.manual_seed(0)
-    block = NNBlock(EfficientAttention(WIDTH, HEADS), WIDTH, WIDTH).to(DEVICE)
+    between = None if isinstance(attention, EfficientAttention) else attention
+    block = NNBlock(attention, WIDTH, WIDTH).to(DEVICE)
     w_q = nn.Linear(WIDTH, sets * SHARE).to(DEVICE)
     shaken(block)
     shaken(w_q)
@@ -89,12 +118,11 @@ def test_lower_block_is_the_nn_block(kind: str, sets: int) -> None:
     setting = Setting(space.weights, SHARE, EXACT)
     with torch.no_grad():
         multiplied = operands(lower_weights(block, w_q), EXACT)
-        kept = lower_forward(g, parameters, multiplied, setting)
+        kept = lower_forward(g, parameters, multiplied, setting, between)
         grams = grams_of(kept.features, setting)
         compact = d_gram.transpose(1, 2).flatten(2).contiguous()
-        d_g, owed = lower_backward(
-            kept, (d_after, d_features, compact), parameters, multiplied, setting
-        )
+        given = (d_after, d_features, compact)
+        d_g, owed, own = lower_backward(kept, given, parameters, multiplied, setting, between)
         others = lower_gradients(owed, setting.precision)
     seen = real[..., None] > 0
     for ours, theirs in ((kept.after, after), (kept.features, features)):
@@ -103,7 +131,8 @@ def test_lower_block_is_the_nn_block(kind: str, sets: int) -> None:
     assert torch.allclose(
         total, gram.float(), rtol=1e-4, atol=1e-6 * float(gram.detach().abs().max())
     )
-    compare([d_g, *others], expected, 2e-5)
+    found = [gradient for gradient in (d_g, *others, *own) if gradient is not None]
+    compare(found, expected, 2e-5)
 
 
 @pytest.mark.parametrize("kind", ["uniform", "padded"])
@@ -172,7 +201,7 @@ def test_blocks_are_the_same_by_address_and_by_descriptor(
         own, multiplied = lower_parameters(block, w_q), operands(lower_weights(block, w_q), "bf16")
         kept = lower_forward(g, own, multiplied, setting)
         given = (d_g_after, d_features, d_gram)
-        d_g, owed = lower_backward(kept, given, own, multiplied, setting)
+        d_g, owed, _ = lower_backward(kept, given, own, multiplied, setting)
         own, multiplied = upper_parameters(above), operands(upper_weights(above), "bf16")
         read, after = upper_forward(h, kept.features, kernel, own, multiplied, setting)
         d_h, d_psi, d_kernels, more = upper_backward(read, d_h_after, own, multiplied, setting)

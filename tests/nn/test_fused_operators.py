@@ -80,6 +80,15 @@ def test_so_are_operators_given_descriptors(
     test_so_are_operators_of_other_sizes(width, functions, sets, "bf16", 8e-2)
 
 
+@pytest.mark.parametrize("attention", ["linear", "galerkin", "softmax"])
+@pytest.mark.parametrize(("precision", "tolerance"), [("tf32", 1e-2), ("bf16", 8e-2)])
+def test_so_are_operators_with_an_attention_of_torch(
+    attention: str, precision: str, tolerance: float
+) -> None:
+    config = ONOConfig.model_validate({"layers": 2, "lower": {"attention": attention, "heads": 8}})
+    compare_operators(config, precision, tolerance)
+
+
 @pytest.mark.parametrize(
     ("changes", "inputs", "outputs"),
     [
@@ -152,15 +161,17 @@ def test_recomputed_blocks_have_the_same_gradients() -> None:
 
 
 @pytest.mark.parametrize("slow", [None, 0, 1, 2, 3, 4])
+@pytest.mark.parametrize("attention", ["efficient", "galerkin"])
 def test_flows_side_by_side_give_the_same_bits(
-    slow: int | None, monkeypatch: pytest.MonkeyPatch
+    slow: int | None, attention: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one lane gives away too early, or reads too late, would show as other numbers.
 
     One of the lanes is held up now and then, so that the others run ahead of it.
     """
     torch.manual_seed(0)
-    model = ONO(ONOConfig(), Problem(dim=2, in_channels=1, out_channels=1)).cuda()
+    config = ONOConfig.model_validate({"lower": {"attention": attention, "heads": 8}})
+    model = ONO(config, Problem(dim=2, in_channels=1, out_channels=1)).cuda()
     domain = Domain.grid((31, 31), batch=8).to("cuda")
     values = torch.randn(8, 31 * 31, 1, device="cuda")
 

@@ -146,10 +146,12 @@ def test_a_bad_batch_changes_nothing_when_captured(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not fused_launch.available(), reason="needs a CUDA device and Triton")
-def test_fused_kernels_learn_what_plain_ones_learn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("attention", ["efficient", "galerkin"])
+def test_fused_kernels_learn_what_plain_ones_learn(tmp_path: Path, attention: str) -> None:
     """Also where the rest of the step is compiled; each in a process without the hook."""
     data = tiny.dataset(tmp_path / "data")
-    model = {"name": "ono", "width": 64, "layers": 2, "lower": {"heads": 4}, "eigen": {"heads": 4}}
+    lower = {"heads": 4, "attention": attention}
+    model = {"name": "ono", "width": 64, "layers": 2, "lower": lower, "eigen": {"heads": 4}}
     script = """
 import json, sys
 from pathlib import Path

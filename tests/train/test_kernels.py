@@ -9,8 +9,9 @@ import tiny
 import torch
 
 from ono.errors import RecipeError
+from ono.models.ono import ONO
 from ono.models.ono_config import ONOConfig
-from ono.models.ono_fused import unfusable
+from ono.models.ono_fused import is_fused, unfusable
 from ono.nn import fused_launch
 from ono.train.kernels import choose_kernels
 from ono.train.prepare import cut, new_operator
@@ -69,7 +70,7 @@ def test_gpus_of_others_keep_plain_kernels(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ({"width": 96}, "model.width=96"),
         ({"ffn_ratio": 2.0}, "model.ffn_ratio=2.0"),
-        ({"lower": {"attention": "softmax"}}, "model.lower.attention=softmax"),
+        ({"lower": {"heads": 4}}, "model.lower.heads=4"),
         ({"lower": {"layers": 2}}, "model.lower.layers=2"),
         ({"eigen": {"norm": "ln"}}, "model.eigen.norm=ln"),
         ({"eigen": {"measure": "sum"}}, "model.eigen.measure=sum"),
@@ -81,11 +82,35 @@ def test_what_the_kernels_cannot_do_is_named(changes: dict[str, object], option:
     assert unfusable(ONOConfig.model_validate(changes)) == option
 
 
+@pytest.mark.parametrize(
+    ("kernels", "attention", "fused"),
+    [
+        ("auto", "efficient", True),
+        ("auto", "linear", False),
+        ("fused", "linear", True),
+        ("plain", "efficient", False),
+    ],
+)
+def test_other_attentions_are_fused_only_when_asked_for(
+    kernels: str, attention: str, fused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tiny.dataset(tmp_path)
+    content = tiny.content(data.path, kernels=kernels)
+    content["model"] = {"name": "ono", "layers": 1, "lower": {"attention": attention, "heads": 8}}
+    recipe = Recipe.from_mapping(content)
+    operator = new_operator(recipe, cut(data, recipe).train)
+    monkeypatch.setattr("ono.train.kernels.missing", lambda device, precision: None)
+    assert choose_kernels(operator, recipe, torch.device("cuda")) == fused
+    assert isinstance(operator.model, ONO)
+    assert (operator.model.flows is not None) == fused
+
+
 def test_the_packaged_recipes_can_be_fused() -> None:
     for name in ("darcy", "ns2d", "airfoil", "pipe", "elasticity", "plasticity"):
         config = Recipe.load(f"{name}/ono").model.config
         assert isinstance(config, ONOConfig)
         assert unfusable(config) is None, name
+        assert is_fused(config.lower), name
 
 
 @pytest.mark.gpu

@@ -16,7 +16,7 @@ from ono.experiments.grid import Cell, Experiment
 from ono.experiments.ledger import Line
 from ono.experiments.published import PUBLISHED
 from ono.models.ono_config import ONOConfig
-from ono.models.ono_fused import unfusable
+from ono.models.ono_fused import is_fused, unfusable
 from ono.train.recipe import Recipe
 
 _MODELS = (
@@ -105,7 +105,7 @@ def _step(cell: Cell, budget: Budget) -> float:
     asked = Recipe.load(cell.recipe, budget.changes(cell))
     step = _STEPS[cell.benchmark][_MODELS.index(usual.model.name)] * _larger(asked, usual)
     config = asked.model.config
-    if isinstance(config, ONOConfig) and unfusable(config) is not None:
+    if isinstance(config, ONOConfig) and not (unfusable(config) is None and is_fused(config.lower)):
         step *= _NYSTROM if config.lower.attention == "nystrom" else _PLAIN
     return step + _all_pairs(cell, asked)
 

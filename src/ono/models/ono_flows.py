@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ono.nn.attention import Attention
 from ono.nn.fused_launch import Setting
 from ono.nn.fused_lower import (
     LowerKept,
@@ -42,6 +43,7 @@ class Plan(NamedTuple):
 
     setting: Setting
     how: Whitened
+    attention: list[Attention] | list[None]
     below: list[list[Tensor]]
     above: list[list[Tensor]]
     of_lower: int
@@ -115,7 +117,7 @@ def _forth(
     used: list[Lane],
 ) -> tuple[tuple[Tensor, Tensor, Tensor], _Trace]:
     """Return what `Flows` returns, and what the way back needs of every layer."""
-    setting, how, below, above, *_ = plan
+    setting, how, attention, below, above, *_ = plan
     upper, lower, between, _ = used
     groups = 1 if how.pooled else len(g)
     heads, functions = layers[0].raw_mu.shape
@@ -126,7 +128,7 @@ def _forth(
     trace: _Trace = []
     for layer, own in enumerate(layers):
         with lower.open():
-            left = lower_forward(g, own.lower, below[layer], setting)
+            left = lower_forward(g, own.lower, below[layer], setting, attention[layer])
         between.behind(lower)
         with between.open():
             grams = grams_of(left.features, setting)
@@ -146,16 +148,16 @@ def _back(
     layers: list[Own],
     trace: _Trace,
     used: list[Lane],
-) -> tuple[Tensor | None, Tensor, list[Tensor]]:
+) -> tuple[Tensor | None, Tensor, list[Tensor | None]]:
     """Return the gradients of g, of h and of all parameters; forget what was kept."""
-    setting, how, below, above, *_ = plan
+    setting, how, attention, below, above, *_ = plan
     upper, lower, between, beyond = used
     ahead = 0 if lower is upper else _AHEAD
     d_g: Tensor | None = None
-    given: list[Tensor] = []
+    given: list[Tensor | None] = []
     held: deque[tuple[torch.cuda.Event | None, tuple[object, ...]]] = deque()
     for layer, own in reversed(list(enumerate(layers))):
-        kept = _remembered(trace.pop(), own, below[layer], above[layer], setting)
+        kept = _remembered(trace.pop(), own, plan, layer)
         d_h, d_features, d_kernels, above_owed = upper_backward(
             kept.upper, d_h, own.upper, above[layer], setting
         )
@@ -170,16 +172,18 @@ def _back(
         lower.behind(upper)
         lower.behind(between)
         with lower.open():
-            d_g, below_owed = lower_backward(
-                kept.lower, (d_after, d_features, d_gram), own.lower, below[layer], setting
+            behind = (d_after, d_features, d_gram)
+            d_g, below_owed, of_attention = lower_backward(
+                kept.lower, behind, own.lower, below[layer], setting, attention[layer]
             )
         beyond.behind(lower)
         with beyond.open():
             of_lower = lower_gradients(below_owed, setting.precision)
-        given = [*of_lower, d_raw_mu, *of_upper, *given]
+        given = [*of_lower, *of_attention, d_raw_mu, *of_upper, *given]
         read_elsewhere = (d_after, d_features, d_kernels, d_gram, above_owed, below_owed)
         held.append((beyond.mark(), read_elsewhere))
-        del kept, read_elsewhere, d_after, d_features, d_kernels, d_gram, above_owed, below_owed
+        del kept, read_elsewhere, behind, d_after, d_features, d_kernels, d_gram
+        del above_owed, below_owed
         if len(held) > ahead:
             mark = held[0][0]
             upper.wait(mark)
@@ -189,16 +193,13 @@ def _back(
 
 
 def _remembered(
-    kept: tuple[Tensor, Tensor, Mixed] | _Layer,
-    own: Own,
-    below: list[Tensor],
-    above: list[Tensor],
-    setting: Setting,
+    kept: tuple[Tensor, Tensor, Mixed] | _Layer, own: Own, plan: Plan, layer: int
 ) -> _Layer:
     """Return what a layer keeps, made again from its inputs if they are all that was kept."""
     if isinstance(kept, _Layer):
         return kept
     g, h, mixed = kept
-    lower = lower_forward(g, own.lower, below, setting)
-    upper, _ = upper_forward(h, lower.features, mixed.kernel, own.upper, above, setting)
+    setting = plan.setting
+    lower = lower_forward(g, own.lower, plan.below[layer], setting, plan.attention[layer])
+    upper, _ = upper_forward(h, lower.features, mixed.kernel, own.upper, plan.above[layer], setting)
     return _Layer(lower, mixed, upper)

@@ -1,8 +1,9 @@
 """Both flows of ONO through fused GPU kernels, where its configuration allows.
 
 They are written for the configuration that is trained most: pre-norm blocks with efficient
-attention, at most as many eigenfunctions as channels, FFNs as wide as the flows. Everything else
-takes the plain path, and so does evaluation if it is not asked for. Both compute the same function.
+attention, at most as many eigenfunctions as channels, FFNs as wide as the flows. Other attentions
+of the lower flow are called between its kernels. Everything else takes the plain path, and so does
+evaluation if it is not asked for. Both compute the same function.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ono.models.ono import ONO
-from ono.models.ono_config import ONOConfig
+from ono.models.ono_config import LowerOptions, ONOConfig
 from ono.models.ono_flows import Flows, Own, Plan
+from ono.nn.attention import Attention, EfficientAttention
 from ono.nn.blocks import NNBlock, OrthogonalBlock
 from ono.nn.fused_ends import MOST_OUTPUTS, Lifting, can_lift, lifted, projected
 from ono.nn.fused_launch import WIDTHS, Setting, ambient_precision, operands
@@ -43,10 +45,9 @@ def unfusable(config: ONOConfig) -> str | None:
         f"model.block={config.block}": config.block == "pre",
         f"model.query={config.query}": config.query != "cross",
         f"model.ffn_ratio={config.ffn_ratio}": config.ffn_ratio == 1,
-        f"model.lower.attention={lower.attention}": lower.attention == "efficient",
         f"model.lower.width={lower.width}": lower.width in (None, width),
         f"model.lower.layers={lower.layers}": lower.layers in (None, config.layers),
-        f"model.lower.heads={lower.heads}": lower.heads * share == width,
+        f"model.lower.heads={lower.heads}": not is_fused(lower) or lower.heads * share == width,
         f"model.eigen.heads={eigen.heads}": width // share in (eigen.heads << n for n in range(4)),
         f"model.eigen.functions={share}": share in (16, 32),
         f"model.eigen.norm={eigen.norm}": eigen.norm in ("ortho", "none"),
@@ -56,6 +57,11 @@ def unfusable(config: ONOConfig) -> str | None:
         f"model.eigen.bias={eigen.bias}": eigen.bias,
     }
     return next((option for option, met in demands.items() if not met), None)
+
+
+def is_fused(lower: LowerOptions) -> bool:
+    """Say whether the attention of the lower flow is made of kernels too, and not torch's."""
+    return lower.attention == "efficient"
 
 
 def fuse_blocks(module: nn.Module, wanted: bool = True, *, streams: bool = True) -> int:
@@ -80,6 +86,7 @@ def fused_evaluation(module: nn.Module) -> Iterator[int]:
         for part in module.modules()
         if isinstance(part, ONO)
         and unfusable(part.config) is None
+        and is_fused(part.config.lower)
         and isinstance(part.upper[0].attention.norm, Whitening)
     ]
     before = [part.folded_flows for part in parts]
@@ -190,11 +197,19 @@ def _both_flows(
         )
         for lower, upper in zip(lowers, uppers, strict=True)
     ]
-    plan = Plan(setting, how, below, above, len(layers[0].lower), lowers[0].recompute, streams)
+    count, forget = len(layers[0].lower), lowers[0].recompute
+    plan = Plan(setting, how, _attentions(lowers), below, above, count, forget, streams)
     parameters = [p for own in layers for p in (*own.lower, own.raw_mu, *own.upper)]
     with torch.cuda.device_of(g):  # kernels are launched on the current one
         found: tuple[Tensor, Tensor, Tensor] = Flows.apply(g, h, plan, *parameters)  # type: ignore[no-untyped-call]
     return found
+
+
+def _attentions(lowers: list[NNBlock]) -> list[Attention] | list[None]:
+    """Return the attentions that are called between kernels, or nothing for each layer."""
+    if isinstance(lowers[0].attention, EfficientAttention):
+        return [None] * len(lowers)
+    return [lower.attention for lower in lowers]
 
 
 def _setting(uppers: list[OrthogonalBlock], measure: Measure, device: torch.device) -> Setting:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ono.nn.attention import Attention
 from ono.nn.blocks import NNBlock
+from ono.nn.fused_attended import attended, attention_backward, own_parameters
 from ono.nn.fused_feed_forward import feed_forward_back
 from ono.nn.fused_form import Form
 from ono.nn.fused_launch import CHAIN, SUM, Cut, Setting, chain, exact, stored, wide
@@ -24,7 +27,10 @@ def lower_weights(block: NNBlock, w_q: nn.Linear) -> list[Tensor]:
 
 
 def lower_parameters(block: NNBlock, w_q: nn.Linear) -> list[Tensor]:
-    """Return all parameters of a block and of w_Q, in the order of their gradients."""
+    """Return all parameters of a block and of w_Q, in the order of their gradients.
+
+    Last are those that an attention has beside its projections.
+    """
     attention = block.attention
     (w_1, b_1), (w_2, b_2) = block.ffn.layers()
     return [
@@ -41,19 +47,26 @@ def lower_parameters(block: NNBlock, w_q: nn.Linear) -> list[Tensor]:
         b_2,
         w_q.weight,
         w_q.bias,
+        *own_parameters(attention),
     ]
 
 
+class Context(NamedTuple):
+    """What the points tell each other by efficient attention, within heads."""
+
+    peak: Tensor
+    total: Tensor
+    context: Tensor
+
+
 class LowerKept(NamedTuple):
-    """What the way back needs of the way there."""
+    """What the way back needs of the way there; `told` is a mixture if the attention is torch's."""
 
     g: Tensor
     q: Tensor
     k: Tensor
     v: Tensor
-    peak: Tensor
-    total: Tensor
-    context: Tensor
+    told: Context | Tensor
     middle: Tensor
     after: Tensor
     features: Tensor
@@ -64,12 +77,17 @@ def lower_forward(
     parameters: Sequence[Tensor],
     multiplied: Sequence[Tensor],
     setting: Setting,
+    attention: Attention | None = None,
 ) -> LowerKept:
-    """Return the next g as `after` and ĝ as `features`, with all that the way back needs."""
-    from ono.nn import lower_triton as kernels
+    """Return the next g as `after` and ĝ as `features`, with all that the way back needs.
 
-    weights, share, precision = setting
-    norm, shift, _, _, b_out, norm_2, shift_2, _, b_1, _, b_2, _, b_q = parameters
+    An attention that is given is called between the kernels, in the place of efficient attention.
+    """
+    from ono.nn import lower_triton as kernels
+    from ono.nn.attended_triton import attended_out
+
+    _, share, precision = setting
+    norm, shift, _, _, b_out, norm_2, shift_2, _, b_1, _, b_2, _, b_q, *_ = parameters
     apart, modes = multiplied[-1].stride(0), multiplied[-1].shape[1]
     g = g.contiguous()
     batch, points, width = g.shape
@@ -78,34 +96,52 @@ def lower_forward(
     form = Form.of(batch * cut.tiles, points, width, precision, g.device)
     tiles = form.tiles
     w_qkv, w_out, w_1, w_2, w_q = (form.weight(parts) for parts in multiplied)
-    weighted = {"weighted": weights is not None}
-    heads = {"share": share, "width": width}
     q, k, v = (torch.empty_like(g, dtype=stored(precision)) for _ in range(3))
     kernels.lower_in[cut.tiles, batch](
         tiles(g), norm, shift, w_qkv, apart, tiles(q), tiles(k), tiles(v), points,
         **size, width=width, precision=precision,
     )  # fmt: skip
-    peaks, totals = (g.new_empty(batch, cut.parts, width) for _ in range(2))
-    contexts = g.new_empty(batch, cut.parts, share, width)
+    middle, after = (torch.empty_like(g) for _ in range(2))
+    features = g.new_empty(batch, points, modes)
+    rest = (
+        w_out, b_out, norm_2, shift_2, w_1, b_1, w_2, b_2, w_q, b_q, apart,
+        tiles(middle), tiles(after), tiles(features), points,
+    )  # fmt: skip
+    size = _size_with_features(size, modes < width) | form.options
+    sizes = {"modes": modes, "width": width, "precision": precision}
+    told: Context | Tensor
+    if attention is None:
+        told = _context(k, v, setting, cut)
+        kernels.lower_out[cut.tiles, batch](
+            tiles(g), tiles(q), told.context, *rest, 1 / math.sqrt(share),
+            **size, share=share, **sizes,
+        )  # fmt: skip
+    else:
+        (q, k, v), told = attended(attention, (q, k, v), setting)
+        attended_out[cut.tiles, batch](tiles(g), tiles(told.detach()), *rest, **size, **sizes)
+    return LowerKept(g, q, k, v, told, middle, after, features)
+
+
+def _context(k: Tensor, v: Tensor, setting: Setting, cut: Cut) -> Context:
+    from ono.nn import lower_triton as kernels
+
+    weights, share, precision = setting
+    batch, points, width = k.shape
+    heads = {"share": share, "width": width}
+    new = partial(k.new_empty, dtype=torch.float32)
+    peaks, totals = (new(batch, cut.parts, width) for _ in range(2))
+    contexts = new(batch, cut.parts, share, width)
     kernels.lower_context[cut.parts, batch](
         k, v, weights, peaks, totals, contexts, points, cut.steps,
-        **weighted, **_context_size(precision), **heads, precision=precision,
+        weighted=weights is not None, **_context_size(precision), **heads, precision=precision,
     )  # fmt: skip
-    peak, total = (g.new_empty(batch, width) for _ in range(2))
-    context = g.new_empty(3, batch, share, width, dtype=torch.bfloat16)
+    peak, total = (new(batch, width) for _ in range(2))
+    context = k.new_empty(3, batch, share, width, dtype=torch.bfloat16)
     at_once = 1 << (cut.parts - 1).bit_length()
     kernels.lower_merge[width // share, batch](
         peaks, totals, contexts, peak, total, context, cut.parts, parts_at_once=at_once, **heads
     )
-    middle, after = (torch.empty_like(g) for _ in range(2))
-    features = g.new_empty(batch, points, modes)
-    size = _size_with_features(size, modes < width) | form.options
-    kernels.lower_out[cut.tiles, batch](
-        tiles(g), tiles(q), context, w_out, b_out, norm_2, shift_2, w_1, b_1, w_2, b_2, w_q, b_q,
-        apart, tiles(middle), tiles(after), tiles(features), points, 1 / math.sqrt(share),
-        **size, **heads, modes=modes, precision=precision,
-    )  # fmt: skip
-    return LowerKept(g, q, k, v, peak, total, context, middle, after, features)
+    return Context(peak, total, context)
 
 
 def grams_of(
@@ -133,16 +169,19 @@ def lower_backward(
     parameters: Sequence[Tensor],
     multiplied: Sequence[Tensor],
     setting: Setting,
-) -> tuple[Float[Tensor, "batch points width"], Owed]:
+    attention: Attention | None = None,
+) -> tuple[Float[Tensor, "batch points width"], Owed, list[Tensor | None]]:
     """Return the gradient before a block, and what those of its parameters come from.
 
     Given are the gradients of the next g, of ĝ and of <ĝ, ĝ>, the last as [batch share modes] and
-    symmetric within heads.
+    symmetric within heads. Returned last are gradients of what an attention that was given has
+    learned beside its projections.
     """
     from ono.nn import lower_triton as kernels
+    from ono.nn.attended_triton import attended_in_backward, attended_out_backward
 
     weights, share, precision = setting
-    g, q, k, v, peak, total, context, middle, after, features = kept
+    g, q, k, v, told, middle, after, features = kept
     norm, shift, own_qkv, _, _, norm_2, shift_2, own_1, b_1, *_ = parameters
     w_qkv, w_out, w_1, w_2, w_q = multiplied
     apart = w_q.stride(0)
@@ -170,26 +209,40 @@ def lower_backward(
     d_middle = feed_forward_back(
         d_x, middle, (norm_2, shift_2, w_1, b_1, w_2), left[4:6], right[2:4], precision
     )
-    d_contexts = g.new_empty(batch, cut.tiles, share, width)
-    kernels.lower_mix_backward[cut.tiles, batch](
-        tiles(d_middle), tiles(q), context, form.weight(w_out), apart, d_contexts, all_left,
-        all_right, points, 1 / math.sqrt(share), **size, **heads, precision=precision,
-    )  # fmt: skip
-    d_context, mean = torch.empty_like(context), torch.empty_like(peak)
-    kernels.lower_merge_backward[width // share, batch](
-        d_contexts, context, total, d_context, mean, cut.tiles, at_once=16, **heads
-    )
-    kernels.lower_in_backward[cut.tiles, batch](
-        tiles(d_middle), d_context, weights, tiles(g), tiles(k), tiles(v), peak, mean, norm,
-        form.weight(w_qkv), apart, tiles(d_g), all_left, all_right, points,
-        **weighted, **size, **form.options, **heads, precision=precision,
-    )  # fmt: skip
+    of_attention: list[Tensor | None] = []
+    if isinstance(told, Context):
+        d_contexts = g.new_empty(batch, cut.tiles, share, width)
+        kernels.lower_mix_backward[cut.tiles, batch](
+            tiles(d_middle), tiles(q), told.context, form.weight(w_out), apart, d_contexts,
+            all_left, all_right, points, 1 / math.sqrt(share), **size, **heads, precision=precision,
+        )  # fmt: skip
+        d_context, mean = torch.empty_like(told.context), torch.empty_like(told.peak)
+        kernels.lower_merge_backward[width // share, batch](
+            d_contexts, told.context, told.total, d_context, mean, cut.tiles, at_once=16, **heads
+        )
+        kernels.lower_in_backward[cut.tiles, batch](
+            tiles(d_middle), d_context, weights, tiles(g), tiles(k), tiles(v), told.peak, mean,
+            norm, form.weight(w_qkv), apart, tiles(d_g), all_left, all_right, points,
+            **weighted, **size, **form.options, **heads, precision=precision,
+        )  # fmt: skip
+    else:
+        assert attention is not None
+        d_told = torch.empty_like(q)
+        attended_out_backward[cut.tiles, batch](
+            tiles(d_middle), tiles(told.detach()), form.weight(w_out), apart, tiles(d_told),
+            all_left, all_right, points, **size, width=width, precision=precision,
+        )  # fmt: skip
+        d_sources, of_attention = attention_backward(attention, (q, k, v), told, d_told)
+        attended_in_backward[cut.tiles, batch](
+            tiles(d_middle), *map(tiles, d_sources), tiles(g), norm, form.weight(w_qkv), apart,
+            tiles(d_g), all_left, all_right, points, **size, width=width, precision=precision,
+        )  # fmt: skip
     behind = Behind(0, own_qkv, norm, shift), Behind(4, own_1, norm_2, shift_2)
-    return d_g, Owed(left, right, 3, (of_w_q,) if few else (), behind)
+    return d_g, Owed(left, right, 3, (of_w_q,) if few else (), behind), of_attention
 
 
 def lower_gradients(owed: Owed, precision: str) -> list[Tensor]:
-    """Return the gradients of the parameters of a block."""
+    """Return the gradients of the parameters of a block, but for its attention's own ones."""
     products, biases, norms, of_w_q = owed.settled(precision)
     (d_norm, d_shift), (d_norm_2, d_shift_2) = norms
     pairs, width = biases.shape

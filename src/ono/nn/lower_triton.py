@@ -1,5 +1,7 @@
 """The NN block of the lower flow with efficient attention (Eq. 3), and ĝ = g w_Q behind it.
 
+`attended_triton` has what is different with other attentions.
+
 Forward, for one tile of points in each program:
 
     lower_in       LN, q k v
@@ -189,6 +191,19 @@ def lower_out(
     mixed = (
         product_with(soft, context, all_contexts, share, width, width, "whole", precision) * scale
     )
+    finish(
+        mixed, g, w_out, b_out, gamma, beta, w_1, b_1, w_2, b_2, w_q, b_q, apart, middle, after,
+        features, sample, first, points, column, modes, tile, width, precision,
+    )  # fmt: skip
+
+
+@triton.jit
+def finish(
+    mixed, g, w_out, b_out, gamma, beta, w_1, b_1, w_2, b_2, w_q, b_q, apart, middle, after,
+    features, sample, first, points, column, modes: tl.constexpr, tile: tl.constexpr,
+    width: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """Add what the attention has mixed, add the FFN, project to ĝ."""
     x = take(g, sample, first, points, tile, width)
     x += linear(mixed, w_out, apart, width, width, precision) + tl.load(b_out + column)[None, :]
     give(middle, sample, first, points, x, tile, width)
@@ -390,6 +405,16 @@ def lower_in_backward(
     d_query = take(left, sample, first, points, tile, width).to(tl.float32)
     d_told += linear_backward(d_query, w_qkv, apart, width, width, precision)
 
+    back_to_g(d_told, d_middle, g, gamma, d_g, right, sample, first, points, tile, width)
+
+
+@triton.jit
+def back_to_g(
+    d_told, d_middle, g, gamma, d_g, right, sample, first, points, tile: tl.constexpr,
+    width: tl.constexpr,
+):  # fmt: skip
+    """Go back through the norm before q, k and v, and add what came past the attention."""
+    column = tl.arange(0, width)
     unit, factor = normalised(take(g, sample, first, points, tile, width), width)
     give(right, sample, first, points, unit, tile, width)
     d_x = norm_backward(d_told * tl.load(gamma + column)[None, :], unit, factor, width)
