@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lines import keep
-from quick import mean_predictor
+from quick import predictors
 
 from ono.data.benchmarks import BENCHMARKS, benchmark
 from ono.data.generate import make
@@ -80,7 +80,7 @@ def errors(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
         for (name, model), answers in waiting.items():
             runs = [answer.result() for answer in answers]
             found = [run["error"] for run in runs]
-            mean = mean_predictor(Recipe.load(f"{name}/ono-quick", [f"data.path={folder / name}"]))
+            mean, _ = predictors(Recipe.load(f"{name}/ono-quick", [f"data.path={folder / name}"]))
             yield {
                 "benchmark": name,
                 "model": model,

@@ -27,8 +27,12 @@ from ono.train.prepare import cut
 from ono.train.recipe import Recipe
 
 
-def mean_predictor(recipe: Recipe) -> float:
-    """Return the test error of answering with the mean of the training targets."""
+def predictors(recipe: Recipe) -> tuple[float, float]:
+    """Return the test errors of answering with the mean training target, and with one number.
+
+    The first knows nodes by their place in the mesh, which operators on points are not told. The
+    second has a number for each channel.
+    """
     parts = cut(Dataset.open(recipe.data.path), recipe)
     device = torch.device("cpu")
     train, test = (
@@ -36,7 +40,11 @@ def mean_predictor(recipe: Recipe) -> float:
     )
     mean = torch.cat(list(train)).mean(0)
     targets = torch.cat(list(test))
-    return float(relative_l2(mean.expand_as(targets), targets).mean())
+    constant = mean.flatten(0, -2).mean(0)
+    field, number = (
+        float(relative_l2(answer.expand_as(targets), targets).mean()) for answer in (mean, constant)
+    )
+    return field, number
 
 
 def measure(asked: str, folder: Path, changes: list[str], commit: str) -> dict[str, Any]:
@@ -50,6 +58,7 @@ def measure(asked: str, folder: Path, changes: list[str], commit: str) -> dict[s
     recipe = Recipe.load(chosen, [*paths, *changes])
     with tempfile.TemporaryDirectory() as run:
         result = fit(recipe, Path(run) / "run")
+    field, number = predictors(recipe)
     return {
         "benchmark": name,
         "samples": data.info.samples,
@@ -59,7 +68,8 @@ def measure(asked: str, folder: Path, changes: list[str], commit: str) -> dict[s
         "epochs": recipe.train.epochs,
         "trained in s": round(result.seconds, 1),
         "test error": round(result.test, 4),
-        "mean predictor": round(mean_predictor(recipe), 4),
+        "mean predictor": round(field, 4),
+        "constant": round(number, 4),
         "device": describe_device("cpu"),
         "commit": commit,
     }

@@ -191,7 +191,9 @@ def test_losses_are_golden(data: Path, tmp_path: Path) -> None:
     if os.environ.get("ONO_WRITE_GOLDEN"):
         GOLDEN.write_text("".join(f"{loss:.9g}\n" for loss in losses))
     golden = [float(line) for line in GOLDEN.read_text().splitlines()]
-    assert losses == pytest.approx(golden, rel=1e-5)
+    assert losses[:10] == pytest.approx(golden[:10], rel=1e-5)
+    # Another maker's CPU rounds in another order: by the twentieth step 5e-5 was seen.
+    assert losses == pytest.approx(golden, rel=2e-4)
 
 
 def test_validation_chooses_the_checkpoint(data: Path, tmp_path: Path) -> None:
