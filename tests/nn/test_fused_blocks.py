@@ -122,7 +122,7 @@ def compare_lower_blocks(attention: Attention, kind: str, sets: int) -> None:
         grams = grams_of(kept.features, setting)
         compact = d_gram.transpose(1, 2).flatten(2).contiguous()
         given = (d_after, d_features, compact)
-        d_g, owed, own = lower_backward(kept, given, parameters, multiplied, setting, between)
+        d_g, owed, own = lower_backward(kept, given, parameters, multiplied, setting)
         others = lower_gradients(owed, setting.precision)
     seen = real[..., None] > 0
     for ours, theirs in ((kept.after, after), (kept.features, features)):

@@ -86,12 +86,12 @@ def test_what_the_kernels_cannot_do_is_named(changes: dict[str, object], option:
     ("kernels", "attention", "fused"),
     [
         ("auto", "efficient", True),
-        ("auto", "linear", False),
+        ("auto", "linear", True),
         ("fused", "linear", True),
         ("plain", "efficient", False),
     ],
 )
-def test_other_attentions_are_fused_only_when_asked_for(
+def test_blocks_are_fused_with_any_attention_unless_plain_ones_are_asked_for(
     kernels: str, attention: str, fused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tiny.dataset(tmp_path)

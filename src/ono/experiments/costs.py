@@ -16,7 +16,7 @@ from ono.experiments.grid import Cell, Experiment
 from ono.experiments.ledger import Line
 from ono.experiments.published import PUBLISHED
 from ono.models.ono_config import ONOConfig
-from ono.models.ono_fused import is_fused, unfusable
+from ono.models.ono_fused import unfusable
 from ono.train.recipe import Recipe
 
 _MODELS = (
@@ -31,8 +31,10 @@ _STEPS = {
     "pipe": (7.7, 0.0, 7.8, 11.6, 15.7, 24.9, 29.5, 37.1, 6.1, 63.5),
 }
 _POINTS = {"darcy": 85**2, "airfoil": 221 * 51, "elasticity": 972, "pipe": 129**2}
-_PLAIN, _NYSTROM = 4.0, 8.0
-"""How many times as long steps of an ONO are without fused kernels, and with Nyström attention."""
+_PLAIN = 4.5
+"""How many times as long steps of an ONO are without fused kernels."""
+_ATTENTION = {"linear": 1.9, "galerkin": 4.0, "softmax": 1.9, "nystrom": 8.0}
+"""How many times as long fused steps are with attentions of torch, Nyström with 256 landmarks."""
 _SHORT_STEP = 4.5
 """Milliseconds of a step that leaves much of an H200 idle."""
 _START = 0.3
@@ -105,8 +107,8 @@ def _step(cell: Cell, budget: Budget) -> float:
     asked = Recipe.load(cell.recipe, budget.changes(cell))
     step = _STEPS[cell.benchmark][_MODELS.index(usual.model.name)] * _larger(asked, usual)
     config = asked.model.config
-    if isinstance(config, ONOConfig) and not (unfusable(config) is None and is_fused(config.lower)):
-        step *= _NYSTROM if config.lower.attention == "nystrom" else _PLAIN
+    if isinstance(config, ONOConfig):
+        step *= _ATTENTION.get(config.lower.attention, 1.0) if unfusable(config) is None else _PLAIN
     return step + _all_pairs(cell, asked)
 
 

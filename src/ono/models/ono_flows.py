@@ -150,7 +150,7 @@ def _back(
     used: list[Lane],
 ) -> tuple[Tensor | None, Tensor, list[Tensor | None]]:
     """Return the gradients of g, of h and of all parameters; forget what was kept."""
-    setting, how, attention, below, above, *_ = plan
+    setting, how, _, below, above, *_ = plan
     upper, lower, between, beyond = used
     ahead = 0 if lower is upper else _AHEAD
     d_g: Tensor | None = None
@@ -174,7 +174,7 @@ def _back(
         with lower.open():
             behind = (d_after, d_features, d_gram)
             d_g, below_owed, of_attention = lower_backward(
-                kept.lower, behind, own.lower, below[layer], setting, attention[layer]
+                kept.lower, behind, own.lower, below[layer], setting
             )
         beyond.behind(lower)
         with beyond.open():

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ono.nn.attention import Attention
 from ono.nn.blocks import NNBlock
-from ono.nn.fused_attended import attended, attention_backward, own_parameters
+from ono.nn.fused_attended import Attended, attended, attention_backward, own_parameters
 from ono.nn.fused_feed_forward import feed_forward_back
 from ono.nn.fused_form import Form
 from ono.nn.fused_launch import CHAIN, SUM, Cut, Setting, chain, exact, stored, wide
@@ -47,7 +47,7 @@ def lower_parameters(block: NNBlock, w_q: nn.Linear) -> list[Tensor]:
         b_2,
         w_q.weight,
         w_q.bias,
-        *own_parameters(attention),
+        *own_parameters(attention).values(),
     ]
 
 
@@ -60,13 +60,13 @@ class Context(NamedTuple):
 
 
 class LowerKept(NamedTuple):
-    """What the way back needs of the way there; `told` is a mixture if the attention is torch's."""
+    """What the way back needs of the way there; what is told depends on the attention."""
 
     g: Tensor
     q: Tensor
     k: Tensor
     v: Tensor
-    told: Context | Tensor
+    told: Context | Attended
     middle: Tensor
     after: Tensor
     features: Tensor
@@ -109,7 +109,7 @@ def lower_forward(
     )  # fmt: skip
     size = _size_with_features(size, modes < width) | form.options
     sizes = {"modes": modes, "width": width, "precision": precision}
-    told: Context | Tensor
+    told: Context | Attended
     if attention is None:
         told = _context(k, v, setting, cut)
         kernels.lower_out[cut.tiles, batch](
@@ -117,8 +117,8 @@ def lower_forward(
             **size, share=share, **sizes,
         )  # fmt: skip
     else:
-        (q, k, v), told = attended(attention, (q, k, v), setting)
-        attended_out[cut.tiles, batch](tiles(g), tiles(told.detach()), *rest, **size, **sizes)
+        told = attended(attention, (q, k, v), setting)
+        attended_out[cut.tiles, batch](tiles(g), tiles(told.mixed.detach()), *rest, **size, **sizes)
     return LowerKept(g, q, k, v, told, middle, after, features)
 
 
@@ -169,13 +169,12 @@ def lower_backward(
     parameters: Sequence[Tensor],
     multiplied: Sequence[Tensor],
     setting: Setting,
-    attention: Attention | None = None,
 ) -> tuple[Float[Tensor, "batch points width"], Owed, list[Tensor | None]]:
     """Return the gradient before a block, and what those of its parameters come from.
 
     Given are the gradients of the next g, of ĝ and of <ĝ, ĝ>, the last as [batch share modes] and
-    symmetric within heads. Returned last are gradients of what an attention that was given has
-    learned beside its projections.
+    symmetric within heads. Returned last are those of what an attention of torch has learned beside
+    its projections.
     """
     from ono.nn import lower_triton as kernels
     from ono.nn.attended_triton import attended_in_backward, attended_out_backward
@@ -226,13 +225,12 @@ def lower_backward(
             **weighted, **size, **form.options, **heads, precision=precision,
         )  # fmt: skip
     else:
-        assert attention is not None
         d_told = torch.empty_like(q)
         attended_out_backward[cut.tiles, batch](
-            tiles(d_middle), tiles(told.detach()), form.weight(w_out), apart, tiles(d_told),
+            tiles(d_middle), tiles(told.mixed.detach()), form.weight(w_out), apart, tiles(d_told),
             all_left, all_right, points, **size, width=width, precision=precision,
         )  # fmt: skip
-        d_sources, of_attention = attention_backward(attention, (q, k, v), told, d_told)
+        d_sources, of_attention = attention_backward(told, d_told)
         attended_in_backward[cut.tiles, batch](
             tiles(d_middle), *map(tiles, d_sources), tiles(g), norm, form.weight(w_qkv), apart,
             tiles(d_g), all_left, all_right, points, **size, width=width, precision=precision,

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from ono.nn.fused_landmark_attention import can_attend, fused_landmark_attention
+
 
 def landmark_attention(
     q: Float[Tensor, "batch heads queries share"],
@@ -20,13 +22,16 @@ def landmark_attention(
 ) -> Float[Tensor, "batch heads queries share"]:
     """Return softmax(q kᵀ / sqrt(share) + bias) v; the bias gets no gradient.
 
-    In float32 torch's fused attention is slow on a GPU. With few landmarks on one side the map
+    On a GPU torch's fused attention is slow with few queries or few keys: there are kernels for at
+    most 64 of them. In float32 it is slow always. With some more landmarks on one side the map
     between both sides fits memory for a moment, and products with it are quick.
 
     >>> q, k = torch.zeros(1, 1, 3, 2), torch.zeros(1, 1, 2, 2)
     >>> landmark_attention(q, k, torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), None)[0, 0, 0].tolist()
     [2.0, 3.0]
     """
+    if can_attend(q, k):
+        return fused_landmark_attention(q, k, v, bias)
     rounded = torch.is_autocast_enabled(q.device.type)
     if not q.is_cuda or q.dtype != torch.float32 or rounded:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)

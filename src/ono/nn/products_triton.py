@@ -162,6 +162,8 @@ def _product_with_weight(
 ):
     if isinstance(weight, tl.tensor_descriptor):
         tl.static_assert(precision == "bf16")
+        # Rounded before the weight is waited for, a takes half the registers meanwhile.
+        a = a.to(tl.bfloat16)
         matrix = weight.load([first, 0])
         return product_held(a, matrix, apart, width, width, form, precision)
     else:

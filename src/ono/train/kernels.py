@@ -7,25 +7,18 @@ import torch
 from ono.errors import RecipeError
 from ono.evaluate.operator import Operator
 from ono.models.ono import ONO
-from ono.models.ono_config import ONOConfig
-from ono.models.ono_fused import fuse_blocks, is_fused, unfusable
+from ono.models.ono_fused import fuse_blocks, unfusable
 from ono.nn.fused_launch import missing
 from ono.train.recipe import Recipe
 
 
 def choose_kernels(operator: Operator, recipe: Recipe, device: torch.device) -> bool:
-    """Let the operator use fused kernels if recipe and machine allow; say whether it does.
-
-    Left to itself it does where they are known to be faster: an attention of torch between them
-    has not been measured.
-    """
+    """Let the operator use fused kernels if recipe and machine allow; say whether it does."""
     wanted = recipe.train.kernels
     hindrance = _hindrance(operator, recipe, device)
     if wanted == "fused" and hindrance is not None:
         raise RecipeError(f"train.kernels=fused {hindrance}; use auto or plain")
-    config = recipe.model.config
-    measured = isinstance(config, ONOConfig) and is_fused(config.lower)
-    fused = hindrance is None and (wanted == "fused" or (wanted == "auto" and measured))
+    fused = hindrance is None and wanted != "plain"
     fuse_blocks(operator, fused, streams=recipe.train.streams)
     return fused
 
