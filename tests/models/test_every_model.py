@@ -309,3 +309,22 @@ def test_compiled_models_agree_with_eager() -> None:
     environment = os.environ | {"ONO_TEST_COMPILE": "1", "PYTHONPATH": f"{here}:{here.parent}"}
     script = "from test_every_model import check_compiled; check_compiled()"
     subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [pair for pair in WORKING if pair[1] in ("structured", "cloud")]
+)
+def test_bfloat16_rounds_neither_places_nor_the_output(name: str, kind: str) -> None:
+    """All places here are one place in bfloat16, whose numbers are 1/256 apart below one."""
+    found = trained(name, kind)
+    outputs = []
+    for seed in range(2):
+        draw = torch.Generator().manual_seed(seed)
+        coords = 0.8984 + 0.0015 * torch.rand(found.case.domain.coords.shape, generator=draw)
+        assert len(coords.bfloat16().unique()) == 1
+        case = replace(found.case, domain=replace(found.case.domain, coords=coords))
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            outputs.append(answer(found.model, case))
+    assert outputs[0].dtype == torch.float32
+    assert not torch.equal(*outputs)
+    assert not torch.equal(outputs[0], outputs[0].bfloat16().float())

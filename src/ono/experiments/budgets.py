@@ -69,7 +69,7 @@ BUDGETS: dict[str, Budget] = {
         timed_resolutions={"ns2d": 8},  # all frames at once are too many for Nyström attention
         fewer=100,
     ),
-    "short": Budget("short", epochs=100, note="100 epochs, all samples", steps=600, seconds=2.0),
+    "short": Budget("short", epochs=100, note="100 epochs, all samples", steps=600, seconds=1.0),
     "paper": Budget("paper", epochs=500, note="500 epochs, all samples", steps=2000, seconds=5.0),
 }
 

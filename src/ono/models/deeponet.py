@@ -115,10 +115,12 @@ class DeepONet(nn.Module):
             moment = time[..., None, None]
             y = y if time.ndim == 1 else y[:, None].expand(-1, time.shape[1], -1, -1)
             y = torch.cat((y, moment.expand(*y.shape[:-1], 1)), -1)
-        basis = torch.cat([trunk(y) for trunk in self.trunks], -1)
-        basis = basis.unflatten(-1, (-1, self.config.width))
-        # One set of terms, or of basis functions, may serve all outputs: its axis o is one.
-        return torch.einsum("bop,b...op->b...o", terms, basis) + self.b
+        # Short as it is, all of it is left in float32 by autocast.
+        with torch.autocast(y.device.type, enabled=False):
+            basis = torch.cat([trunk(y) for trunk in self.trunks], -1)
+            basis = basis.unflatten(-1, (-1, self.config.width))
+            # One set of terms, or of basis functions, may serve all outputs: its axis o is one.
+            return torch.einsum("bop,b...op->b...o", terms, basis) + self.b
 
     def terms(
         self, domain: Domain, values: Float[Tensor, "batch points channels"], time: Tensor | None
@@ -133,7 +135,8 @@ class DeepONet(nn.Module):
         f = (self._told(domain, values) - self.sensor_mean) / self.sensor_scale
         if domain.mask is not None:
             f = f * domain.mask[..., None]
-        told = torch.cat([branch(f) for branch in self.branches], -1)
+        with torch.autocast(f.device.type, enabled=False):
+            told = torch.cat([branch(f) for branch in self.branches], -1)
         apart: Tensor = told.unflatten(-1, (-1, self.config.width))
         return apart
 

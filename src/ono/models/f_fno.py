@@ -19,7 +19,7 @@ from ono.nn.ends import ends_for, per_axis, trunk_axes
 from ono.nn.factorised_spectral import FactorisedBlocks
 from ono.nn.grid_ends import GridEnds
 from ono.nn.measure import at_least_float32
-from ono.nn.mlp import FFN
+from ono.nn.mlp import EndLinear, Head
 from ono.nn.plain_cloud_ends import PlainCloudEnds
 from ono.nn.weight_normed import weight_normed
 from ono.problem import Problem
@@ -51,13 +51,13 @@ class FFNO(nn.Module):
         self.head: nn.Module
         if isinstance(self.ends, PlainCloudEnds):
             layers -= 1  # the last one leads back to the points
-            self.lift = nn.Linear(self.ends.inputs, width)  # P
-            self.head = FFN(width, config.head, out)  # Q
+            self.lift = EndLinear(self.ends.inputs, width)  # P
+            self.head = Head(width, config.head, out)  # Q
         else:
-            self.lift = weight_normed(self.ends.inputs, width)
+            self.lift = weight_normed(self.ends.inputs, width, at_end=True)
             # As released: no activation between the two.
             self.head = nn.Sequential(
-                weight_normed(width, config.head), weight_normed(config.head, out)
+                weight_normed(width, config.head), weight_normed(config.head, out, at_end=True)
             )
         self.blocks = FactorisedBlocks(
             width, modes, layers, factor=config.ffn_factor, shared=config.shared

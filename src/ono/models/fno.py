@@ -15,7 +15,7 @@ from ono.errors import UnsupportedDomain
 from ono.models.fno_config import FNOConfig
 from ono.nn.ends import ends_for, per_axis, trunk_axes
 from ono.nn.fourier_layer import FourierLayer
-from ono.nn.mlp import FFN
+from ono.nn.mlp import EndLinear, Head
 from ono.problem import Problem
 
 
@@ -42,9 +42,9 @@ class FNO(nn.Module):
         self.ends = ends_for(
             "fno", problem, width=config.width, modes=modes, padding=config.padding
         )
-        self.lift = nn.Linear(self.ends.inputs, config.width)  # P
+        self.lift = EndLinear(self.ends.inputs, config.width)  # P
         self.layers = nn.ModuleList(FourierLayer(config.width, modes) for _ in range(config.layers))
-        self.head = FFN(config.width, config.head, problem.out_channels)  # Q
+        self.head = Head(config.width, config.head, problem.out_channels)  # Q
 
     def forward(
         self,

@@ -27,6 +27,7 @@ from ono.nn.embedding import TimeEmbedding
 from ono.nn.galerkin_attention import Context, CoordinateGalerkinAttention
 from ono.nn.interpolation import interpolate
 from ono.nn.measure import Measure, at_least_float32
+from ono.nn.mlp import EndLinear
 from ono.nn.scalers import DownScaler, UpScaler, resize
 from ono.nn.spectral import SpectralConv
 from ono.problem import Problem
@@ -56,7 +57,7 @@ class Galerkin(nn.Module):
         width, dim, out = config.width, problem.dim, problem.out_channels
         narrow = config.spectral_width
 
-        self.encoder: nn.Module = nn.Linear(problem.in_channels + dim, width)
+        self.encoder: nn.Module = EndLinear(problem.in_channels + dim, width)
         if self.form == "scaled":
             self.encoder = DownScaler(problem.in_channels, width, dim, config.dropout)
         self.time = TimeEmbedding(width, _TIME_SCALE) if problem.timed else None
@@ -64,13 +65,13 @@ class Galerkin(nn.Module):
 
         if self.form == "scaled":
             self.upscaler = UpScaler(width, dim)
-            self.narrow = nn.Linear(width + dim, narrow)
+            self.narrow = EndLinear(width + dim, narrow)
             self.decoder: nn.Module = SpectralDecoder(config, narrow, 2 * dim * narrow, problem)
         elif self.form == "lite":
             self.decoder = SpectralDecoder(config, width, narrow, problem)
         else:
             self.decoder = nn.Sequential(
-                nn.Linear(width + dim, width), nn.SiLU(), nn.Linear(width, out)
+                EndLinear(width + dim, width), nn.SiLU(), EndLinear(width, out)
             )
         # Cao sets the rim to zero after undoing the normalisation; here that is a constant.
         self.rim = nn.Parameter(torch.zeros(out)) if config.boundary == "constant" else None
@@ -206,7 +207,7 @@ class SpectralDecoder(nn.Module):
         self.spectral = nn.ModuleList(SpectralConv(a, b, modes) for a, b in widths)
         self.local = nn.ModuleList(nn.Linear(a, b) for a, b in widths)
         self.out = nn.Sequential(
-            nn.Linear(narrow, hidden), nn.SiLU(), nn.Linear(hidden, problem.out_channels)
+            nn.Linear(narrow, hidden), nn.SiLU(), EndLinear(hidden, problem.out_channels)
         )
         for conv, (before, after) in zip(self.spectral, widths, strict=True):
             # Xavier's start for a tensor of all kept modes is far smaller than that of FNO.

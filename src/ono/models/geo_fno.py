@@ -17,7 +17,7 @@ from ono.domain import Domain
 from ono.models.geo_fno_config import GeoFNOConfig
 from ono.nn.ends import ends_for, per_axis, trunk_axes
 from ono.nn.fourier_layer import FourierLayer
-from ono.nn.mlp import FFN
+from ono.nn.mlp import EndLinear, Head
 from ono.problem import Problem
 
 
@@ -50,13 +50,13 @@ class GeoFNO(nn.Module):
             latent=config.latent,
             deformation_width=config.deformation,
         )
-        self.lift = nn.Linear(self.ends.inputs, config.width)  # P
+        self.lift = EndLinear(self.ends.inputs, config.width)  # P
         told = problem.dim if self.on_cloud else 0
         self.layers = nn.ModuleList(
             FourierLayer(config.width, modes, dim=told)
             for _ in range(config.layers - self.on_cloud)
         )
-        self.head = FFN(config.width, config.head, problem.out_channels)  # Q
+        self.head = Head(config.width, config.head, problem.out_channels)  # Q
 
     def forward(
         self,

@@ -17,7 +17,7 @@ from ono.errors import UnsupportedDomain
 from ono.models.lsm_config import LSMConfig
 from ono.nn.ends import ends_for, trunk_axes
 from ono.nn.latent_spectral_unet import LatentSpectralUNet
-from ono.nn.mlp import FFN
+from ono.nn.mlp import EndLinear, Head
 from ono.problem import Problem
 
 
@@ -58,7 +58,7 @@ class LSM(nn.Module):
             latent=config.latent,
             deformation_width=config.deformation,
         )
-        self.lift = nn.Linear(self.ends.inputs, config.width)
+        self.lift = EndLinear(self.ends.inputs, config.width)
         self.unet = LatentSpectralUNet(
             config.width,
             axes=axes,
@@ -68,7 +68,7 @@ class LSM(nn.Module):
             heads=config.heads,
             norm=config.norm,
         )
-        self.head = FFN(config.width, config.head, problem.out_channels)
+        self.head = Head(config.width, config.head, problem.out_channels)
 
     def forward(
         self,

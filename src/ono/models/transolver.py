@@ -21,7 +21,7 @@ from ono.models.transolver_config import TransolverConfig
 from ono.nn.embedding import TimeEmbedding
 from ono.nn.interpolation import interpolate
 from ono.nn.measure import Measure, at_least_float32
-from ono.nn.mlp import FFN, initialise
+from ono.nn.mlp import FFN, Lift, Unrounded, initialise
 from ono.nn.physics_attention import PhysicsAttention, Tokens
 from ono.problem import Problem
 
@@ -90,7 +90,7 @@ class Transolver(nn.Module):
         grid = torch.stack(torch.meshgrid(*nodes, indexing="ij"), -1).flatten(0, -2)
         self.register_buffer("references", grid, persistent=False)
         place = len(grid) if config.position == "distances" else problem.dim
-        self.lift = FFN(place + problem.in_channels, 2 * width, width)
+        self.lift = Lift(place + problem.in_channels, 2 * width, width)
         # Released for tasks without input functions; added always, so that it is always trained.
         self.placeholder = nn.Parameter(torch.rand(width) / width)
         self.time = TimeEmbedding(width, config.time_scale) if problem.timed else None
@@ -100,7 +100,7 @@ class Transolver(nn.Module):
             )
             for _ in range(config.layers)
         )
-        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, problem.out_channels))
+        self.head = Unrounded(nn.LayerNorm(width), nn.Linear(width, problem.out_channels))
         initialise(self)
         # The released code means to start slices apart, but then overwrites this.
         for block in self._blocks():

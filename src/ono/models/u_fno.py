@@ -16,6 +16,7 @@ from ono.errors import InputError, UnsupportedDomain
 from ono.models.u_fno_config import UFNOConfig
 from ono.nn.ends import ends_for, per_axis, trunk_axes
 from ono.nn.fourier_layer import FourierLayer
+from ono.nn.mlp import EndLinear
 from ono.nn.unet_path import UNetPath
 from ono.problem import Problem
 
@@ -59,7 +60,7 @@ class UFNO(nn.Module):
             latent=config.latent,
             deformation_width=config.deformation,
         )
-        self.lift = nn.Linear(self.ends.inputs, config.width)
+        self.lift = EndLinear(self.ends.inputs, config.width)
         told = problem.dim if on_cloud else 0
         self.layers = nn.ModuleList(
             FourierLayer(config.width, modes, dim=told) for _ in range(layers)
@@ -70,7 +71,7 @@ class UFNO(nn.Module):
         self.head = nn.Sequential(
             nn.Linear(config.width, config.head),
             nn.ReLU(),
-            nn.Linear(config.head, problem.out_channels),
+            EndLinear(config.head, problem.out_channels),
         )
 
     def forward(

@@ -11,6 +11,7 @@ from ono.nn.deformation import Deformation
 from ono.nn.fourier_matrices import analyse_pairs, mix_pairs, synthesise_pairs
 from ono.nn.grid_ends import Net
 from ono.nn.measure import Measure, at_least_float32
+from ono.nn.mlp import EndLinear
 from ono.nn.nonuniform_dft import analyse_at, synthesise_at
 from ono.nn.spectral import kept_modes, spectral_weight
 from ono.problem import Problem
@@ -47,8 +48,8 @@ class CloudEnds(nn.Module):
         self.deformation = Deformation(problem.dim, deformation_width)
         self.r_in = spectral_weight(width, width, modes)
         self.r_out = spectral_weight(width, width, modes)
-        self.coords_in = nn.Linear(problem.dim, width)
-        self.coords_out = nn.Linear(problem.dim, width)
+        self.coords_in = EndLinear(problem.dim, width)
+        self.coords_out = EndLinear(problem.dim, width)
         axis = torch.arange(latent) / latent
         nodes = torch.stack(torch.meshgrid(*(axis,) * problem.dim, indexing="ij"))
         self.register_buffer("place", nodes, persistent=False)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ono.nn.mlp import FFN
+from ono.nn.mlp import FFN, EndLinear
 
 
 class GeometricGate(nn.Module):
@@ -19,7 +19,7 @@ class GeometricGate(nn.Module):
 
     def __init__(self, dim: int, hidden: int, experts: int) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), FFN(hidden, hidden, experts))
+        self.net = nn.Sequential(EndLinear(dim, hidden), nn.GELU(), FFN(hidden, hidden, experts))
 
     def forward(
         self, coords: Float[Tensor, "batch points dim"]

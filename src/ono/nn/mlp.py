@@ -19,11 +19,32 @@ class FFN(nn.Sequential):
         return [(part.weight, part.bias) for part in self if isinstance(part, nn.Linear)]
 
 
-class Unrounded(nn.Sequential):
-    """Modules at an end of an operator, which autocast leaves in float32.
+class EndLinear(nn.Linear):
+    """A linear layer at an end of an operator, which autocast leaves in float32.
 
     bfloat16 knows a place, or a value of the solution, to one part in 256 only.
+
+    >>> with torch.autocast("cpu", torch.bfloat16):
+    ...     print(EndLinear(2, 3)(torch.rand(5, 2)).dtype, nn.Linear(2, 3)(torch.rand(5, 2)).dtype)
+    torch.float32 torch.bfloat16
     """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return W x + b."""
+        x = at_least_float32(input)
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x)
+
+
+class Head(nn.Sequential):
+    """Two layers with a GELU between them, behind which nothing is rounded."""
+
+    def __init__(self, width: int, hidden: int, out: int) -> None:
+        super().__init__(nn.Linear(width, hidden), nn.GELU(), EndLinear(hidden, out))
+
+
+class Unrounded(nn.Sequential):
+    """Modules at an end of an operator, all of which autocast leaves in float32."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the modules one after the other."""

@@ -14,6 +14,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ono.nn.measure import at_least_float32
+
 Shape: TypeAlias = tuple[int, ...]
 
 _CONV: dict[int, type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]] = {
@@ -50,7 +52,10 @@ class DownScaler(nn.Module):
         """Return the features at the nodes of the coarse grid."""
         first, *others = self.convolutions
         middle = between(tuple(x.shape[2:]), coarse)
-        x = resize(self.dropout(first(x)).relu(), middle)
+        x = at_least_float32(x)
+        with torch.autocast(x.device.type, enabled=False):  # values keep their digits
+            x = first(x)
+        x = resize(self.dropout(x).relu(), middle)
         parts = []
         for convolution in others:
             x = self.dropout(convolution(x)).relu()
