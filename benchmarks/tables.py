@@ -78,6 +78,17 @@ COLUMNS = {
         "peak GiB",
         "commit",
     ),
+    "steps_bf16_peers": (
+        "recipe",
+        "step",
+        "batch",
+        "ms/step",
+        "samples/s",
+        "floor ms",
+        "% of floor",
+        "peak GiB",
+        "commit",
+    ),
     "landmarks": ("recipe", "changes", "epochs", "trained in s", "test error", "commit"),
     "precision": ("recipe", "precision", "epochs", "seeds", "test error", "spread", "commit"),
     "training": (
@@ -149,7 +160,7 @@ def step(line: dict[str, Any]) -> dict[str, str]:
     speedup, peak = line["speedup"], line["peak_bytes"]
     return {
         "recipe": line["recipe"],
-        "lower attention": _chosen(line, "model.lower.attention"),
+        "lower attention": _chosen(line, "model.lower.attention") or "efficient",
         "landmarks": _chosen(line, "model.lower.landmarks"),
         "step": f"{line['form']} {line['precision']} {line['kernels']}",
         "batch": line["batch"],
@@ -185,7 +196,13 @@ def call(line: dict[str, Any]) -> dict[str, str]:
     }
 
 
-FORMS = {"steps": step, "steps_one_set": step, "nystrom": step, "inference": call}
+FORMS = {
+    "steps": step,
+    "steps_one_set": step,
+    "steps_bf16_peers": step,
+    "nystrom": step,
+    "inference": call,
+}
 
 
 def table(name: str) -> str:

@@ -249,6 +249,20 @@ def test_a_stopped_run_is_small_and_goes_on_elsewhere(data: Path, tmp_path: Path
     assert results(ledger.lines()) == results(whole.lines())
 
 
+def test_a_cell_that_has_shared_its_device_says_so_when_it_goes_on_alone(
+    data: Path, tmp_path: Path
+) -> None:
+    settings = Settings(TINY, data, tmp_path / "runs", "cpu")
+    first, ledger = Ledger(tmp_path / "first.jsonl"), Ledger(tmp_path / "ledger.jsonl")
+    watch = Watch(listeners=[at_step(4, lambda: signal.raise_signal(signal.SIGTERM))])
+    with pytest.raises(Interrupted):
+        reproduce([TWO], settings, first, watch=watch)
+    (line,) = first.lines()
+    ledger.append(line.model_copy(update={"shared": 3}))
+    assert reproduce([TWO], settings, ledger).complete
+    assert [one.shared for one in ledger.lines()] == [3, 3, 1]
+
+
 def test_a_ledger_that_cannot_be_written_is_refused_before_work(data: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ledger = Ledger(tmp_path / "file" / "ledger.jsonl")

@@ -120,6 +120,16 @@ def test_padding_and_batch_mates_do_not_matter(kind: str) -> None:
     assert torch.allclose(together[0, :20], alone[0], rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("kind", ["nystrom", "nystrom+conv"])
+def test_without_padding_runs_are_known_beforehand(kind: str) -> None:
+    layer, x = build(kind), sample()
+    weights = torch.rand(3, POINTS, dtype=torch.float64)
+    weights = weights / weights.sum(-1, keepdim=True)
+    counted, _ = layer(x, Measure(weights))
+    known, _ = layer(x, Measure(weights, padded=False))
+    assert torch.allclose(known, counted, rtol=1e-9, atol=1e-11)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_order_dependence_is_as_declared(kind: str) -> None:
     layer, x = build(kind), sample()

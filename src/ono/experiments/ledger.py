@@ -25,7 +25,7 @@ class Line(BaseModel, frozen=True, extra="forbid"):
     `recipe_sha256` and `data_id` are what makes recipe and data the same as others (`identity`);
     `data_sha256` is of the very files. `epochs` counts those done. `values` are what tables show:
     errors by name. `micro_batch` is how many samples a step took at a time, if not all. `shared` is
-    how many cells of the call were under way at once: it belongs to `seconds`.
+    how many cells were at most under way at once: it belongs to `seconds`.
     """
 
     experiment: str

@@ -114,6 +114,7 @@ class _Call:
             for line in whole
             if line.data in ("made", "stand-in")
         }
+        self.begun = {line.work: line.shared or 1 for line in lines if line.status == "stopped"}
         self.no_data: dict[Path, str] = {}
         self.total = sum(len(work.jobs) for work in works)
         self.summary = Summary(left=self.total)
@@ -125,6 +126,9 @@ class _Call:
         for job in work.jobs:
             own = {"experiment": job.experiment, "recipe": job.cell.recipe}
             line = ended.line.model_copy(update=own | {"changes": job.cell.changes})
+            if line.shared is not None:  # its seconds are also those before it was stopped
+                shared = max(line.shared, self.begun.get(line.work, 1))
+                line = line.model_copy(update={"shared": shared})
             self.ledger.append(line)
             self.summary.left -= 1
             self.summary.by_status[line.status] += 1

@@ -357,10 +357,10 @@ class ONO(nn.Module):
     def _measure(self, domain: Domain) -> Measure:
         choice = self.config.eigen.measure
         weights = domain.measure(quadrature=choice == "weights")
+        if domain.mask is None:
+            return Measure(weights, float(domain.points) if choice == "sum" else 1.0, padded=False)
         if choice != "sum":
             return Measure(weights)
-        if domain.mask is None:
-            return Measure(weights, float(domain.points))
         return Measure(weights, domain.mask.sum(-1).to(domain.coords.dtype))
 
 

@@ -214,7 +214,8 @@ def _attentions(lowers: list[NNBlock]) -> list[Attention] | list[None]:
 
 def _setting(uppers: list[OrthogonalBlock], measure: Measure, device: torch.device) -> Setting:
     weights = None if measure.weights is None else measure.weights.contiguous()
-    return Setting(weights, uppers[0].attention.options.functions, ambient_precision(device))
+    share = uppers[0].attention.options.functions
+    return Setting(weights, share, ambient_precision(device), measure.padded)
 
 
 def _multiplied(

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ono.errors import RecipeError, UnsupportedDomain
+from ono.nn.between_landmarks import between_landmarks
 from ono.nn.heads import same_head
 from ono.nn.landmark_attention import landmark_attention
 from ono.nn.measure import Measure, along_points, at_least_float32, sum_over_points
-from ono.nn.pseudo_inverse import pseudo_inverse
+from ono.nn.run_means import run_means
 
 Points: TypeAlias = Float[Tensor, "batch points width"]
 Queries: TypeAlias = Float[Tensor, "batch queries width"]
@@ -180,22 +181,12 @@ class NystromAttention(Attention):
         q_mark, k_mark, used = self._landmarks(q, k, measure)
         bias = None if measure.weights is None else measure.weights[:, None, None].log().to(q.dtype)
         seen = landmark_attention(q_mark, k, v, bias)
-        with torch.autocast(q.device.type, enabled=False):
-            wide_q, wide_k, wide_seen = map(at_least_float32, (q_mark, k_mark, seen))
-            logits = wide_q @ wide_k.mT / math.sqrt(q.shape[-1])
-            if used is not None:
-                logits = logits.masked_fill(~used[:, None, None], -torch.inf)
-            between = logits.softmax(-1)
-            if used is not None:
-                real = used[:, None, :, None] & used[:, None, None]
-                identity = torch.eye(used.shape[-1], dtype=between.dtype, device=between.device)
-                between = torch.where(real, between, identity)
-            told = (pseudo_inverse(between, self.iterations) @ wide_seen).to(v.dtype)
+        told = between_landmarks(q_mark, k_mark, seen, used, self.iterations)
         summary: Summary = (k_mark, told)
         if used is not None and measure.weights is not None:
             v = v * (along_points(measure.weights, v) > 0)
             hidden = torch.zeros_like(used, dtype=q.dtype).masked_fill(~used, -torch.inf)
-            summary = (k_mark, told * used[:, None, :, None], hidden[:, None, None])
+            summary = (k_mark, told, hidden[:, None, None])
         return summary if self.convolution is None else (*summary, v)
 
     def mix(self, q: Queries, summary: Summary) -> Queries:
@@ -224,26 +215,19 @@ class NystromAttention(Attention):
         measure: Measure,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         points = q.shape[-2]
-        both = torch.stack((q, k))
-        if measure.weights is None:
+        if measure.weights is None or not measure.padded:
             run = -(-points // self.landmarks)
-            runs = -(-points // run)
-            padded = F.pad(both, (0, 0, 0, runs * run - points))
-            sizes = torch.full((runs, 1), run, device=q.device)
-            sizes[-1] = points - (runs - 1) * run
-            q_mark, k_mark = padded.unflatten(-2, (runs, run)).sum(-2) / sizes
-            return q_mark, k_mark, None
+            return run_means(q, run), run_means(k, run), None
         real = measure.weights > 0
         run_of = -(-real.sum(-1, keepdim=True) // self.landmarks)
-        marks = min(self.landmarks, points)
-        owner = ((real.cumsum(-1) - 1).clamp_min(0) // run_of).clamp_max(marks - 1)
-        count = q.new_zeros(q.shape[0], marks).scatter_add_(1, owner, real.to(q.dtype))
-        index = owner[:, None, :, None].expand(both.shape[1:])
-        sums = [
-            q.new_zeros(*q.shape[:2], marks, q.shape[-1]).scatter_add_(
-                2, index, part * real[:, None, :, None]
+        owner = (real.cumsum(-1) - 1).clamp_min(0) // run_of
+        marks = torch.arange(min(self.landmarks, points), device=q.device)
+        members = (owner[..., None] == marks) & real[..., None]
+        counted = members.sum(1)
+        with torch.autocast(q.device.type, enabled=False):
+            q_mark, k_mark = (
+                sum_over_points(members[:, None].to(wide), wide)
+                / counted.clamp_min(1)[:, None, :, None]
+                for wide in map(at_least_float32, (q, k))
             )
-            for part in both
-        ]
-        q_mark, k_mark = (part / count.clamp_min(1)[:, None, :, None] for part in sums)
-        return q_mark, k_mark, count > 0
+        return q_mark.to(q.dtype), k_mark.to(k.dtype), counted > 0

@@ -53,11 +53,12 @@ def attended(attention: Attention, sources: Sequence[Points], setting: Setting) 
         name: p.detach().requires_grad_(p.requires_grad)
         for name, p in own_parameters(attention).items()
     }
+    measure = Measure(setting.weights, padded=setting.padded)
     # Casts that autocast remembers would be part of a history that is soon forgotten.
     rounded = torch.autocast(device, torch.bfloat16, enabled=half, cache_enabled=False)
     with torch.enable_grad(), rounded:
         replaced = {f"attention.{name}": p for name, p in own.items()}
-        mixed = functional_call(_Mixing(attention), replaced, (*sources, setting.weights))
+        mixed = functional_call(_Mixing(attention), replaced, (*sources, measure))
     mixed = mixed.to(sources[0].dtype).contiguous()
     return Attended(mixed, sources, list(own.values()))
 
@@ -77,6 +78,6 @@ class _Mixing(nn.Module):
         super().__init__()
         self.attention = attention
 
-    def forward(self, q: Points, k: Points, v: Points, weights: Tensor | None) -> Points:
+    def forward(self, q: Points, k: Points, v: Points, measure: Measure) -> Points:
         """Return what the points read."""
-        return self.attention.mix(q, self.attention.summary(q, k, v, Measure(weights)))
+        return self.attention.mix(q, self.attention.summary(q, k, v, measure))

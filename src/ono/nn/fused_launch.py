@@ -101,6 +101,7 @@ class Setting(NamedTuple):
     weights: Tensor | None
     share: int
     precision: str
+    padded: bool = True
 
 
 class Cut(NamedTuple):

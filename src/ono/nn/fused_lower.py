@@ -86,7 +86,7 @@ def lower_forward(
     from ono.nn import lower_triton as kernels
     from ono.nn.attended_triton import attended_out
 
-    _, share, precision = setting
+    _, share, precision, _ = setting
     norm, shift, _, _, b_out, norm_2, shift_2, _, b_1, _, b_2, _, b_q, *_ = parameters
     apart, modes = multiplied[-1].stride(0), multiplied[-1].shape[1]
     g = g.contiguous()
@@ -125,7 +125,7 @@ def lower_forward(
 def _context(k: Tensor, v: Tensor, setting: Setting, cut: Cut) -> Context:
     from ono.nn import lower_triton as kernels
 
-    weights, share, precision = setting
+    weights, share, precision, _ = setting
     batch, points, width = k.shape
     heads = {"share": share, "width": width}
     new = partial(k.new_empty, dtype=torch.float32)
@@ -150,7 +150,7 @@ def grams_of(
     """Return <ĝ, ĝ> within heads, in parts to be added."""
     from ono.nn.fused_triton import moments_within_heads
 
-    weights, share, precision = setting
+    weights, share, precision, _ = setting
     batch, points, modes = features.shape
     cut = Cut.of(batch, points)
     grams = features.new_empty(batch, cut.parts, share, modes)
@@ -179,7 +179,7 @@ def lower_backward(
     from ono.nn import lower_triton as kernels
     from ono.nn.attended_triton import attended_in_backward, attended_out_backward
 
-    weights, share, precision = setting
+    weights, share, precision, _ = setting
     g, q, k, v, told, middle, after, features = kept
     norm, shift, own_qkv, _, _, norm_2, shift_2, own_1, b_1, *_ = parameters
     w_qkv, w_out, w_1, w_2, w_q = multiplied

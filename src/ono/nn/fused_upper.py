@@ -65,7 +65,7 @@ def upper_forward(
     """Return the next h. There is one kernel for all samples, or one for each."""
     from ono.nn import upper_triton as kernels
 
-    weights, share, precision = setting
+    weights, share, precision, _ = setting
     norm, shift, w_v, norm_2, shift_2, _, b_1, _, b_2 = parameters
     w_1, w_2 = multiplied
     h = h.contiguous()
@@ -114,7 +114,7 @@ def upper_backward(
     from ono.nn import upper_triton as kernels
     from ono.nn.fused_triton import moments_within_heads
 
-    weights, share, precision = setting
+    weights, share, precision, _ = setting
     h, features, kernel, moment, mean, latent, middle = kept
     norm, shift, w_v, norm_2, shift_2, own_1, b_1, *_ = parameters
     w_1, w_2 = multiplied

@@ -17,11 +17,12 @@ class Measure:
 
     `weights` sum to one over the points of a sample and are zero on padding; None is the uniform
     measure 1/M. `total` multiplies the inner product: one, except for the plain sum of the
-    released code, where it is the number of points.
+    released code, where it is the number of points. Where nothing is `padded` all points are real.
     """
 
     weights: Float[Tensor, "batch points"] | None = None
     total: Float[Tensor, " batch"] | float = 1.0
+    padded: bool = True
 
     def inner(
         self, a: Float[Tensor, "batch *rest points p"], b: Float[Tensor, "batch *more points q"]

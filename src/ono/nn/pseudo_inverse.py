@@ -10,8 +10,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ono.nn.fused_pseudo_inverse import can_invert, fused_pseudo_inverse
-
 _ALIGNED = 8
 """Rows of which tensor cores like a multiple."""
 
@@ -33,11 +31,9 @@ def pseudo_inverse(
 
 def _inverted(matrix: Tensor, iterations: int) -> Tensor:
     size = matrix.shape[-1]
-    flat = matrix.reshape(-1, size, size)
-    if can_invert(flat):
-        return fused_pseudo_inverse(flat, iterations).reshape(matrix.shape)
     # Rows and columns of zeros stay zeros.
     missing = -size % _ALIGNED if matrix.is_cuda else 0
+    flat = matrix.reshape(-1, size, size)
     if missing:
         flat = F.pad(flat, (0, missing, 0, missing))
     norm = flat.abs().sum(-1).amax(-1) * flat.abs().sum(-2).amax(-1)

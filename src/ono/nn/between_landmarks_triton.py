@@ -1,0 +1,146 @@
+"""What landmarks tell, as one GPU kernel there and one back: a program for each sample and head.
+
+    S = softmax(q kᵀ / sqrt(share)),  X = pinv(S) by iteration,  told = X seen
+
+A tile may be larger than its matrix. Around it are zeros, which all products leave there.
+"""
+
+import triton
+import triton.language as tl
+
+from ono.nn.products_triton import product
+
+_LOWEST = tl.constexpr(-1e30)
+"""Instead of minus infinity, of which differences are not numbers."""
+
+
+@triton.jit
+def _places(size: tl.constexpr, used, tile: tl.constexpr):
+    """Return where the entries of a matrix lie, which there are, which count, the identity."""
+    row, column = tl.arange(0, tile)[:, None], tl.arange(0, tile)[None, :]
+    there = (row < size) & (column < size)
+    identity = tl.where(row == column, 1.0, 0.0)
+    return row * size + column, there, (row < used) & (column < used), identity
+
+
+@triton.jit
+def _rows(array, rows, tile: tl.constexpr, share: tl.constexpr):
+    """Load the rows of a landmark array; those that there are not are zeros."""
+    row, channel = tl.arange(0, tile)[:, None], tl.arange(0, share)[None, :]
+    inside = (row < rows) & (channel >= 0)
+    return tl.load(array + row * share + channel, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store_rows(array, rows, x, tile: tl.constexpr, share: tl.constexpr):
+    row, channel = tl.arange(0, tile)[:, None], tl.arange(0, share)[None, :]
+    inside = (row < rows) & (channel >= 0)
+    tl.store(array + row * share + channel, x.to(array.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _used(counts, number, heads, size: tl.constexpr):
+    """Return how many landmarks of this program's sample are used."""
+    if counts is None:
+        return size
+    else:
+        return tl.load(counts + number // heads)
+
+
+@triton.jit
+def _polynomials(p, identity, precision: tl.constexpr):
+    """Return 15 - P (7 - P), and ¼ (13 - P times that)."""
+    inner = 15 * identity - 7 * p + product(p, p, precision)
+    return inner, 3.25 * identity - 0.25 * product(p, inner, precision)
+
+
+@triton.jit
+def told(
+    q, k, seen, counts, out, shares, kept, heads, iterations, scale,
+    size: tl.constexpr, tile: tl.constexpr, share: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """Iterate from Sᵀ, scaled; S and what each iteration begins with are kept if there is room."""
+    number, matrices = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    used = _used(counts, number, heads, size)
+    at, there, inside, identity = _places(size, used, tile)
+    own, area = number * size * share, size * size
+    asked, key = _rows(q + own, used, tile, share), _rows(k + own, used, tile, share)
+    logits = product(asked, tl.trans(key), precision) * scale
+    logits = tl.where(tl.arange(0, tile)[None, :] < used, logits, _LOWEST)
+    s = tl.exp(logits - tl.max(logits, 1)[:, None])
+    s = tl.where(inside, s / tl.sum(s, 1)[:, None], 0.0)
+    if kept is not None:
+        tl.store(shares + number * area + at, s, mask=there)
+    norm = tl.max(tl.sum(s, 1)) * tl.max(tl.sum(s, 0))
+    x = tl.trans(s) / tl.where(norm > 0, norm, 1.0)
+    for step in range(iterations):
+        if kept is not None:
+            begin = (tl.cast(step, tl.int64) * matrices + number) * area
+            tl.store(kept + begin + at, x, mask=there)
+        _, factor = _polynomials(product(s, x, precision), identity, precision)
+        x = product(x, factor, precision)
+    if kept is not None:
+        last = (tl.cast(iterations, tl.int64) * matrices + number) * area
+        tl.store(kept + last + at, x, mask=there)
+    answer = product(x, _rows(seen + own, used, tile, share), precision)
+    _store_rows(out + own, size, answer, tile, share)
+
+
+@triton.jit
+def told_backward(
+    d_out, q, k, seen, counts, shares, kept, d_q, d_k, d_seen, heads, iterations, scale,
+    size: tl.constexpr, tile: tl.constexpr, share: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """Go back through the iterations, each made again from what it began with, and the softmax."""
+    number, matrices = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    used = _used(counts, number, heads, size)
+    at, there, _, identity = _places(size, used, tile)
+    own, area = number * size * share, size * size
+    shares += number * area
+    d_told = _rows(d_out + own, used, tile, share)
+    last = (tl.cast(iterations, tl.int64) * matrices + number) * area
+    x = tl.load(kept + last + at, mask=there, other=0.0)
+    _store_rows(d_seen + own, size, product(tl.trans(x), d_told, precision), tile, share)
+    d_x = product(d_told, tl.trans(_rows(seen + own, used, tile, share)), precision)
+    d_s = tl.zeros((tile, tile), tl.float32)
+    for done in range(1, iterations + 1):
+        begin = (tl.cast(iterations - done, tl.int64) * matrices + number) * area
+        s = tl.load(shares + at, mask=there, other=0.0)
+        x = tl.load(kept + begin + at, mask=there, other=0.0)
+        p = product(s, x, precision)
+        d_outer = -0.25 * product(tl.trans(x), d_x, precision)
+        inner, factor = _polynomials(p, identity, precision)
+        d_x = product(d_x, tl.trans(factor), precision)
+        d_p = product(d_outer, tl.trans(inner), precision)
+        d_inner = product(tl.trans(p), d_outer, precision)
+        d_p += product(tl.trans(p), d_inner, precision)
+        d_p += product(d_inner, tl.trans(p), precision) - 7 * d_inner
+        # Volatile, so that both are read again: held, they take twice the shared memory.
+        x = tl.load(kept + begin + at, mask=there, other=0.0, volatile=True)
+        d_s += product(d_p, tl.trans(x), precision)
+        s = tl.load(shares + at, mask=there, other=0.0, volatile=True)
+        d_x += product(tl.trans(s), d_p, precision)
+    s = tl.load(shares + at, mask=there, other=0.0)
+    d_s += _scaling_backward(s, tl.trans(d_x))
+    d_logits = s * (d_s - tl.sum(s * d_s, 1)[:, None]) * scale
+    key = _rows(k + own, used, tile, share)
+    _store_rows(d_q + own, size, product(d_logits, key, precision), tile, share)
+    asked = _rows(q + own, used, tile, share)
+    _store_rows(d_k + own, size, product(tl.trans(d_logits), asked, precision), tile, share)
+
+
+@triton.jit
+def _scaling_backward(s, gradient):
+    """Return the gradient before S / (largest sum of a row · of a column) from that behind it.
+
+    Sums that are equally large share theirs. Shares are positive, those of no landmark zero.
+    """
+    rows, columns = tl.sum(s, 1), tl.sum(s, 0)
+    row, column = tl.max(rows), tl.max(columns)
+    norm = tl.where(row * column > 0, row * column, 1.0)
+    d_s = gradient / norm
+    d_norm = -tl.sum(d_s * s) / norm
+    of_row, of_column = (rows == row).to(tl.float32), (columns == column).to(tl.float32)
+    d_sizes = (of_row * (column / tl.sum(of_row)))[:, None]
+    d_sizes += (of_column * (row / tl.sum(of_column)))[None, :]
+    return d_s + d_norm * d_sizes
