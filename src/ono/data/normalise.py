@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -13,12 +14,17 @@ from ono.data.spread import Spread
 from ono.data.view import Batch, real_points
 from ono.domain import Domain
 
+Coords: TypeAlias = Literal["box", "standard", "spread"]
+
 _CROWD = 1 << 16
 """Points of a batch whose ranks are taken, when coordinates are spread."""
 
 
 class Normaliser(nn.Module):
     """Give each channel mean zero and deviation one; map coordinates into the unit box.
+
+    Asked for `standard` ones, coordinates are treated as channels; for `spread` ones, they are
+    ranked.
 
     A channel that never varies keeps its scale, so a constant field does not become NaN. The
     `history` frames of a roll-out follow the input channels and share the scale of the outputs.
@@ -46,11 +52,12 @@ class Normaliser(nn.Module):
         in_channels: int,
         out_channels: int,
         history: int = 0,
-        spread: bool = False,
+        coords: Coords = "box",
     ) -> None:
         super().__init__()
         self.history = history
-        self.spread = Spread(dim) if spread else None
+        self.coords = coords
+        self.spread = Spread(dim) if coords == "spread" else None
         self.register_buffer("input_mean", torch.zeros(in_channels))
         self.register_buffer("input_std", torch.ones(in_channels))
         self.register_buffer("output_mean", torch.zeros(out_channels))
@@ -63,7 +70,7 @@ class Normaliser(nn.Module):
     @torch.no_grad()
     def fit(self, batches: Iterable[Batch]) -> None:
         """Take means and deviations over all points of the given batches, in float64."""
-        sums = {name: _Sums() for name in ("input", "output")}
+        sums = {name: _Sums() for name in ("input", "output", "coord")}
         low = torch.full_like(self.coord_low, torch.inf)
         high, crowd = -low, []
         for batch in batches:
@@ -77,21 +84,24 @@ class Normaliser(nn.Module):
                 extent = batch.times.amax() - batch.times.amin()
                 self.time_span.copy_(torch.where(extent > 0, extent, torch.ones_like(extent)))
             flat = real_points(batch.domain.coords, mask)
+            sums["coord"].add(flat)
             low = torch.minimum(low, flat.amin(0).to(low))
             high = torch.maximum(high, flat.amax(0).to(high))
             crowd.append(flat[:: max(1, len(flat) // _CROWD)])
         if self.spread is not None:
             self.spread.fit(torch.cat(crowd).to(low))
-        for name, part in sums.items():
-            mean, std = part.result()
+        for name in ("input", "output"):
+            mean, std = sums[name].result()
             getattr(self, f"{name}_mean").copy_(mean)
             getattr(self, f"{name}_std").copy_(std)
+        span = torch.where(high > low, high - low, torch.ones_like(low))
+        if self.coords == "standard":
+            low, span = sums["coord"].result()
         self.coord_low.copy_(low)
-        span = high - low
-        self.coord_span.copy_(torch.where(span > 0, span, torch.ones_like(span)))
+        self.coord_span.copy_(span)
 
     def place(self, domain: Domain) -> Domain:
-        """Return the domain with its coordinates in the unit box, scaled or spread."""
+        """Return the domain with its coordinates as the network is told them."""
         if self.spread is not None:
             return replace(domain, coords=self.spread(domain.coords))
         return replace(domain, coords=(domain.coords - self.coord_low) / self.coord_span)

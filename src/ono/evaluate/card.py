@@ -43,7 +43,7 @@ class Card(BaseModel, frozen=True, extra="forbid"):
     task: Task = "steady"
     history: int = 0
     guess: Literal["none", "affine"] = "none"
-    coords: Literal["box", "spread"] = "box"
+    coords: Literal["box", "standard", "spread"] = "box"
     thin: int | None = Field(None, ge=2)
     times: tuple[float, ...] = ()
     resolution: tuple[int, ...] | None = None

@@ -103,7 +103,7 @@ class Operator(nn.Module):
             in_channels=inputs,
             out_channels=outputs,
             history=card.history,
-            spread=card.coords == "spread",
+            coords=card.coords,
         )
         self.guess: AffineGuess | None = None
         if card.guess == "affine":

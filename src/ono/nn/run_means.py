@@ -30,7 +30,7 @@ class _RunMeans(torch.autograd.Function):
         points = x.shape[-2]
         ctx.points, ctx.run = points, run
         whole = points // run
-        means = x[..., : whole * run, :].unflatten(-2, (whole, run)).mean(-2)
+        means: Tensor = x[..., : whole * run, :].unflatten(-2, (whole, run)).mean(-2)
         if whole * run == points:
             return means
         return torch.cat((means, x[..., whole * run :, :].mean(-2, keepdim=True)), -2)

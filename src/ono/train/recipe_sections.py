@@ -26,8 +26,10 @@ class DataRecipe(BaseModel, frozen=True, extra="forbid"):
     outputs: tuple[str, ...] | None = Field(
         None, min_length=1, description="names of the outputs to learn; all if not given"
     )
-    coords: Literal["box", "spread"] = Field(
-        "box", description="spread: by rank, for meshes whose points crowd somewhere"
+    coords: Literal["box", "standard", "spread"] = Field(
+        "box",
+        description="box: from 0 to 1; standard: mean 0 and deviation 1; spread: by rank, for "
+        "meshes whose points crowd somewhere",
     )
     guess: Literal["none", "affine"] = Field(
         "none", description="affine: learn what an affine fit of inputs, place and time leaves"
