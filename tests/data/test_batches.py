@@ -23,7 +23,7 @@ from ono.data.store import (
     write_dataset,
 )
 from ono.data.task import resolutions, stride_for
-from ono.data.view import View, Window
+from ono.data.view import View, Window, real_points
 from ono.domain import trapezoidal
 from ono.errors import DataError
 
@@ -158,6 +158,20 @@ def test_normaliser_sees_training_rows_and_real_points_only(tmp_path: Path) -> N
     assert float(normaliser.output_std) == pytest.approx(train.std(), rel=1e-5)
     low = np.array(data.coords[:19]).min(0)
     np.testing.assert_allclose(normaliser.coord_low, low, rtol=1e-6)
+
+
+def test_standard_coordinates_have_mean_zero_and_deviation_one(tmp_path: Path) -> None:
+    data = ragged(tmp_path)
+    view = View(data, data.rows("train"))
+    normaliser = Normaliser(dim=2, in_channels=3, out_channels=1, coords="standard")
+    normaliser.fit(Streamed(view, CPU).batches(np.arange(4), 3))
+    placed = []
+    for batch in Streamed(view, CPU).batches(np.arange(4), 3):
+        domain = normaliser.place(batch.domain)
+        placed.append(real_points(domain.coords, domain.mask))
+    every = torch.cat(placed).double()
+    torch.testing.assert_close(every.mean(0), torch.zeros(2).double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(every.std(0, correction=0), torch.ones(2).double())
 
 
 def test_a_constant_channel_keeps_its_scale(tmp_path: Path) -> None:

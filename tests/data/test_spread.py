@@ -64,6 +64,17 @@ def test_a_coordinate_that_never_varies_is_finite() -> None:
     assert spread(torch.rand(1, 5, 2)).isfinite().all()
 
 
+def test_an_operator_keeps_its_standard_coordinates(tmp_path: Path) -> None:
+    data = tiny.cloud(tmp_path / "data")
+    content = tiny.content(data.path)
+    content["data"]["coords"] = "standard"
+    fit(Recipe.from_mapping(content), tmp_path / "run")
+    scale = Operator.load(tmp_path / "run").normaliser
+    train = np.array(data.coords)[list(data.rows("train"))]
+    np.testing.assert_allclose(scale.coord_low, train.mean((0, 1)), rtol=1e-5)
+    np.testing.assert_allclose(scale.coord_span, train.std((0, 1)), rtol=1e-5)
+
+
 def test_an_operator_keeps_its_spread_and_even_grids_refuse_it(tmp_path: Path) -> None:
     data = tiny.cloud(tmp_path / "data")
     content = tiny.content(data.path)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from ono.errors import RecipeError
 from ono.nn.galerkin_attention import CoordinateGalerkinAttention, HeadNorm
 from ono.nn.measure import Measure
+from ono.nn.mlp import EndLinear
 
 
 def case(eps: float | None = 1e-5) -> tuple[CoordinateGalerkinAttention, Tensor, Tensor]:
@@ -75,3 +76,14 @@ def test_projections_start_near_a_hundredth_of_the_identity() -> None:
 def test_heads_must_share_the_width() -> None:
     with pytest.raises(RecipeError, match="got 10 and 4"):
         CoordinateGalerkinAttention(10, heads=4, dim=2, eps=None)
+
+
+def test_bfloat16_does_not_round_places_in_a_query() -> None:
+    """Only coordinates are told: what is read from the context has their digits."""
+    attention = CoordinateGalerkinAttention(8, heads=2, dim=2, eps=None)
+    attention.out = EndLinear(12, 8)
+    x, coords = torch.zeros(1, 20, 8), torch.rand(1, 20, 2)
+    context = torch.randn(1, 12, 12)
+    with torch.autocast("cpu", torch.bfloat16):
+        told = attention.read(x, coords, context)
+    torch.testing.assert_close(told, attention.read(x, coords, context), rtol=1e-5, atol=1e-6)

@@ -9,6 +9,7 @@ from torch import Tensor
 from ono.domain import Domain
 from ono.errors import RecipeError, UnsupportedDomain
 from ono.nn.measure import Measure
+from ono.nn.mlp import EndLinear
 from ono.nn.physics_attention import MeshConvolution, PhysicsAttention
 
 
@@ -119,3 +120,29 @@ def test_what_cannot_be_built_is_named() -> None:
         PhysicsAttention(8, heads=3, slices=2, axes=None)
     with pytest.raises(UnsupportedDomain, match="got a mesh of 4"):
         PhysicsAttention(8, heads=2, slices=2, axes=4)
+
+
+def test_bfloat16_tells_apart_what_belongs_to_all_slices_almost_alike() -> None:
+    """As points do at the start. Of two points, what they take back differs by little then."""
+    torch.manual_seed(0)
+    attention = PhysicsAttention(16, heads=2, slices=64, axes=None)
+    torch.nn.init.normal_(attention.slice.weight, std=1e-3)
+    attention.to_slices, attention.out = EndLinear(16, 16), EndLinear(16, 16)
+    x, tokens = torch.randn(1, 30, 16), torch.randn(1, 2, 64, 8)
+    with torch.no_grad():
+        exact = attention.read(x, tokens)
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded = attention.read(x, tokens)
+    between_points = exact - exact.mean(1, keepdim=True)
+    assert float((rounded - exact).norm() / between_points.norm()) < 1e-3
+
+
+def test_bfloat16_tells_tokens_apart_that_are_nearly_the_same() -> None:
+    torch.manual_seed(0)
+    attention = PhysicsAttention(16, heads=2, slices=8, axes=None)
+    tokens = torch.randn(1, 2, 1, 8) + 1e-3 * torch.randn(1, 2, 8, 8)
+    with torch.no_grad():
+        exact = attention.attend(tokens)
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded = attention.attend(tokens)
+    assert float((rounded - exact).norm() / exact.norm()) < 1e-5

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ono.errors import RecipeError
 from ono.nn.heads import same_head
-from ono.nn.measure import Measure
+from ono.nn.measure import Measure, at_least_float32
 
 Context: TypeAlias = Float[Tensor, "batch placed placed"]
 """The inner products of keys and values, zero between heads: all that other points need."""
@@ -69,8 +69,10 @@ class CoordinateGalerkinAttention(nn.Module):
         context: Context,
     ) -> Float[Tensor, "batch queries width"]:
         """Return the attention of any points to those of the context."""
-        q = self._place(self.query(x), coords)
-        attended: Tensor = self.out(q @ context.to(q.dtype))
+        q = at_least_float32(self._place(self.query(x), coords))
+        with torch.autocast(q.device.type, enabled=False):  # which would round the coordinates
+            mixed = q @ context
+        attended: Tensor = self.out(mixed)
         return attended
 
     def _place(

@@ -29,6 +29,11 @@ _EMPTY = 1e-8
 """Keeps the mean of an empty slice finite: the 1e-5 of the released sums, of about 1000 points."""
 
 
+def _unrounded(x: Tensor) -> torch.autocast:
+    """Shut autocast out: slices start so much alike that bfloat16 cannot tell them apart."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
 class MeshConvolution(nn.Module):
     """A convolution of three nodes along each axis of a mesh, of any size."""
 
@@ -100,9 +105,11 @@ class PhysicsAttention(nn.Module):
     def slices(self, x: Points) -> Slices:
         """Return how much each point belongs to each slice."""
         tau = self.temperature.clamp(0.1, 5) if self.on_mesh else self.temperature
-        # Dividing the small matrix by τ leaves the scores of all points alone.
-        scores = self.split(x) @ (self.slice.weight.mT / tau) + self.slice.bias / tau
-        return at_least_float32(scores).softmax(-1)
+        with _unrounded(x):
+            # Dividing the small matrix by τ leaves the scores of all points alone.
+            wide = at_least_float32(self.split(x))
+            scores = wide @ (self.slice.weight.mT / tau) + self.slice.bias / tau
+            return scores.softmax(-1)
 
     def tokens(self, w: Slices, f: Float[Tensor, "batch heads points share"], m: Measure) -> Tokens:
         """Return the mean of the features over each slice."""
@@ -111,7 +118,8 @@ class PhysicsAttention(nn.Module):
 
     def attend(self, tokens: Tokens) -> Tokens:
         """Return the attention of the tokens of each head to one another."""
-        return F.scaled_dot_product_attention(self.q(tokens), self.k(tokens), self.v(tokens))
+        with _unrounded(tokens):
+            return F.scaled_dot_product_attention(self.q(tokens), self.k(tokens), self.v(tokens))
 
     def split(self, x: Points) -> Float[Tensor, "batch heads points share"]:
         """Show the channels of each head on an axis of their own."""
@@ -119,6 +127,7 @@ class PhysicsAttention(nn.Module):
         return heads
 
     def _deslice(self, w: Slices, tokens: Tokens) -> Points:
-        back = w.to(tokens.dtype) @ tokens
+        with _unrounded(w):
+            back = w @ tokens
         returned: Tensor = self.out(back.transpose(1, 2).flatten(2))
         return returned
