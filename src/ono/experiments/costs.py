@@ -3,7 +3,8 @@
 Times are read off similar lines of the ledger, or else estimated from steps measured on one NVIDIA
 H200 (`ono bench speed`, milliseconds a step with the batch of the recipe). Of long steps in bf16
 some were measured, 2.1 to 3.7 times as fast as in TF32 and not compiled; the others are taken to be
-twice as fast. They decide the order of work, never a result. A smoke run is for a CPU, where all cells take about as long.
+twice as fast. They decide the order of work, never a result. A smoke run is for a CPU, where all
+cells take about as long.
 """
 
 from __future__ import annotations
