@@ -78,17 +78,6 @@ COLUMNS = {
         "peak GiB",
         "commit",
     ),
-    "steps_bf16_peers": (
-        "recipe",
-        "step",
-        "batch",
-        "ms/step",
-        "samples/s",
-        "floor ms",
-        "% of floor",
-        "peak GiB",
-        "commit",
-    ),
     "landmarks": ("recipe", "changes", "epochs", "trained in s", "test error", "commit"),
     "precision": ("recipe", "precision", "epochs", "seeds", "test error", "spread", "commit"),
     "training": (
@@ -151,7 +140,8 @@ COLUMNS = {
         "commit",
     ),
 }
-COLUMNS["steps_one_set"] = tuple(c for c in COLUMNS["steps"] if "paper form" not in c)
+_WITHOUT_PAPER_FORM = tuple(c for c in COLUMNS["steps"] if "paper form" not in c)
+COLUMNS |= dict.fromkeys(("steps_one_set", "steps_bf16_peers"), _WITHOUT_PAPER_FORM)
 REGION = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.S)
 
 

@@ -80,7 +80,7 @@ def test_so_are_operators_given_descriptors(
     test_so_are_operators_of_other_sizes(width, functions, sets, "bf16", 8e-2)
 
 
-@pytest.mark.parametrize("attention", ["linear", "galerkin", "softmax"])
+@pytest.mark.parametrize("attention", ["linear", "galerkin", "softmax", "nystrom"])
 @pytest.mark.parametrize(("precision", "tolerance"), [("tf32", 1e-2), ("bf16", 8e-2)])
 def test_so_are_operators_with_an_attention_of_torch(
     attention: str, precision: str, tolerance: float
