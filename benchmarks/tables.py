@@ -140,6 +140,7 @@ COLUMNS = {
         "commit",
     ),
 }
+COLUMNS["precision_peers"] = COLUMNS["precision"]
 _WITHOUT_PAPER_FORM = tuple(c for c in COLUMNS["steps"] if "paper form" not in c)
 COLUMNS |= dict.fromkeys(("steps_one_set", "steps_bf16_peers"), _WITHOUT_PAPER_FORM)
 REGION = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.S)
