@@ -38,6 +38,7 @@ def can_attend(q: Queries, k: Keys) -> bool:
 def fused_landmark_attention(q: Queries, k: Keys, v: Keys, bias: Tensor | None) -> Queries:
     """Return what `landmark_attention` returns, of the type of v."""
     function = _Read if k.shape[-2] <= _MOST else _Write
+    bias = None if bias is None else bias.contiguous()
     mixed: Tensor = function.apply(*map(_dense, (q, k, v)), bias)  # type: ignore[no-untyped-call]
     return mixed
 
@@ -69,9 +70,7 @@ class _Read(torch.autograd.Function):
         batch, heads, points, share = q.shape
         parts, steps = _cut(q, points)
         d_q, form = _points_like(q, q.dtype), _form(k, bias, ctx.precision)
-        d_marks = torch.empty(
-            parts, 2, batch, heads, form["wide"], share, device=q.device, dtype=torch.float32
-        )
+        d_marks = _float32(q, parts, 2, batch, heads, form["wide"], share)
         read_backward[parts, batch * heads](
             q, k, v, bias, d_out, d_q, d_marks, *_strides(q, k, v, d_out, d_q), heads, points,
             k.shape[-2], steps, _scale(q), **form,
@@ -93,14 +92,14 @@ class _Write(torch.autograd.Function):
         ctx.precision = ambient_precision(q.device)
         form = _form(q, bias, ctx.precision)
         every, wide = batch * heads, form["wide"]
-        peaks, totals = (torch.empty(parts, every, wide, device=q.device) for _ in range(2))
-        sums = torch.empty(parts, every, wide, share, device=q.device)
+        peaks, totals = (_float32(q, parts, every, wide) for _ in range(2))
+        sums = _float32(q, parts, every, wide, share)
         write[parts, every](
             q, k, v, bias, peaks, totals, sums, *_strides(q, k, v), heads, points, marks, steps,
             _scale(q), **form,
         )  # fmt: skip
         out = torch.empty(q.shape, device=q.device, dtype=v.dtype)
-        level = torch.empty(every, wide, device=q.device)
+        level = _float32(q, every, wide)
         merged[every,](peaks, totals, sums, out, level, parts, marks, wide=wide, share=share)
         ctx.save_for_backward(q, k, v, bias, out, level)
         return out
@@ -117,7 +116,7 @@ class _Write(torch.autograd.Function):
         parts, steps = _cut(q, points)
         form = _form(q, bias, ctx.precision)
         d_k, d_v = _points_like(k, k.dtype), _points_like(v, v.dtype)
-        d_q = level.new_empty(parts, batch, heads, form["wide"], share)
+        d_q = _float32(q, parts, batch, heads, form["wide"], share)
         write_backward[parts, batch * heads](
             q, k, v, bias, out, level, d_out, d_k, d_v, d_q, *_strides(q, k, v, d_out, d_k),
             heads, points, marks, steps, _scale(q), **form,
@@ -145,6 +144,11 @@ def _points_like(x: Tensor, dtype: torch.dtype) -> Tensor:
     batch, heads, points, share = x.shape
     room = torch.empty(batch, points, heads, share, device=x.device, dtype=dtype)
     return room.transpose(1, 2)
+
+
+def _float32(like: Tensor, *shape: int) -> Tensor:
+    """Return room for sums."""
+    return like.new_empty(shape, dtype=torch.float32)
 
 
 def _dense(x: Tensor) -> Tensor:
