@@ -29,6 +29,8 @@ Array: TypeAlias = NDArray[Any]
 ArrayName = Literal["coords", "inputs", "outputs", "params", "draws", "times", "weights", "offsets"]
 Split = Literal["train", "validation", "test"]
 Task = Literal["steady", "rollout", "timed"]
+Coords = Literal["box", "standard", "spread"]
+"""How a network is told coordinates: from 0 to 1, with mean 0 and deviation 1, or by rank."""
 Scalar = bool | int | float | str
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ono.data.info import Coords
 from ono.data.spread import Spread
 from ono.data.view import Batch, real_points
 from ono.domain import Domain
-
-Coords: TypeAlias = Literal["box", "standard", "spread"]
 
 _CROWD = 1 << 16
 """Points of a batch whose ranks are taken, when coordinates are spread."""
 
 
 class Normaliser(nn.Module):
-    """Give each channel mean zero and deviation one; map coordinates into the unit box.
-
-    Asked for `standard` ones, coordinates are treated as channels; for `spread` ones, they are
-    ranked.
+    """Give each channel mean zero and deviation one; scale coordinates as asked for.
 
     A channel that never varies keeps its scale, so a constant field does not become NaN. The
     `history` frames of a roll-out follow the input channels and share the scale of the outputs.

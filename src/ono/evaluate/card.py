@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ono.data.info import Channel, Mesh, Task
+from ono.data.info import Channel, Coords, Mesh, Task
 from ono.data.layout import Role
 from ono.data.sources import MeshFields, Sources
 from ono.data.told_layouts import turned_layouts
@@ -43,7 +43,7 @@ class Card(BaseModel, frozen=True, extra="forbid"):
     task: Task = "steady"
     history: int = 0
     guess: Literal["none", "affine"] = "none"
-    coords: Literal["box", "standard", "spread"] = "box"
+    coords: Coords = "box"
     thin: int | None = Field(None, ge=2)
     times: tuple[float, ...] = ()
     resolution: tuple[int, ...] | None = None

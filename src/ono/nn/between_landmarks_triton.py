@@ -8,10 +8,8 @@ A tile may be larger than its matrix. Around it are zeros, which all products le
 import triton
 import triton.language as tl
 
+from ono.nn.landmark_attention_triton import LOWEST, rows, store_rows
 from ono.nn.products_triton import product
-
-_LOWEST = tl.constexpr(-1e30)
-"""Instead of minus infinity, of which differences are not numbers."""
 
 
 @triton.jit
@@ -21,21 +19,6 @@ def _places(size: tl.constexpr, used, tile: tl.constexpr):
     there = (row < size) & (column < size)
     identity = tl.where(row == column, 1.0, 0.0)
     return row * size + column, there, (row < used) & (column < used), identity
-
-
-@triton.jit
-def _rows(array, rows, tile: tl.constexpr, share: tl.constexpr):
-    """Load the rows of a landmark array; those that there are not are zeros."""
-    row, channel = tl.arange(0, tile)[:, None], tl.arange(0, share)[None, :]
-    inside = (row < rows) & (channel >= 0)
-    return tl.load(array + row * share + channel, mask=inside, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _store_rows(array, rows, x, tile: tl.constexpr, share: tl.constexpr):
-    row, channel = tl.arange(0, tile)[:, None], tl.arange(0, share)[None, :]
-    inside = (row < rows) & (channel >= 0)
-    tl.store(array + row * share + channel, x.to(array.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -64,9 +47,10 @@ def told(
     used = _used(counts, number, heads, size)
     at, there, inside, identity = _places(size, used, tile)
     own, area = number * size * share, size * size
-    asked, key = _rows(q + own, used, tile, share), _rows(k + own, used, tile, share)
+    asked = rows(q + own, share, 0, used, tile, share)
+    key = rows(k + own, share, 0, used, tile, share)
     logits = product(asked, tl.trans(key), precision) * scale
-    logits = tl.where(tl.arange(0, tile)[None, :] < used, logits, _LOWEST)
+    logits = tl.where(tl.arange(0, tile)[None, :] < used, logits, LOWEST)
     s = tl.exp(logits - tl.max(logits, 1)[:, None])
     s = tl.where(inside, s / tl.sum(s, 1)[:, None], 0.0)
     if kept is not None:
@@ -82,8 +66,8 @@ def told(
     if kept is not None:
         last = (tl.cast(iterations, tl.int64) * matrices + number) * area
         tl.store(kept + last + at, x, mask=there)
-    answer = product(x, _rows(seen + own, used, tile, share), precision)
-    _store_rows(out + own, size, answer, tile, share)
+    answer = product(x, rows(seen + own, share, 0, used, tile, share), precision)
+    store_rows(out + own, share, 0, size, answer, tile, share)
 
 
 @triton.jit
@@ -97,11 +81,11 @@ def told_backward(
     at, there, _, identity = _places(size, used, tile)
     own, area = number * size * share, size * size
     shares += number * area
-    d_told = _rows(d_out + own, used, tile, share)
+    d_told = rows(d_out + own, share, 0, used, tile, share)
     last = (tl.cast(iterations, tl.int64) * matrices + number) * area
     x = tl.load(kept + last + at, mask=there, other=0.0)
-    _store_rows(d_seen + own, size, product(tl.trans(x), d_told, precision), tile, share)
-    d_x = product(d_told, tl.trans(_rows(seen + own, used, tile, share)), precision)
+    store_rows(d_seen + own, share, 0, size, product(tl.trans(x), d_told, precision), tile, share)
+    d_x = product(d_told, tl.trans(rows(seen + own, share, 0, used, tile, share)), precision)
     d_s = tl.zeros((tile, tile), tl.float32)
     for done in range(1, iterations + 1):
         begin = (tl.cast(iterations - done, tl.int64) * matrices + number) * area
@@ -123,10 +107,11 @@ def told_backward(
     s = tl.load(shares + at, mask=there, other=0.0)
     d_s += _scaling_backward(s, tl.trans(d_x))
     d_logits = s * (d_s - tl.sum(s * d_s, 1)[:, None]) * scale
-    key = _rows(k + own, used, tile, share)
-    _store_rows(d_q + own, size, product(d_logits, key, precision), tile, share)
-    asked = _rows(q + own, used, tile, share)
-    _store_rows(d_k + own, size, product(tl.trans(d_logits), asked, precision), tile, share)
+    key = rows(k + own, share, 0, used, tile, share)
+    store_rows(d_q + own, share, 0, size, product(d_logits, key, precision), tile, share)
+    asked = rows(q + own, share, 0, used, tile, share)
+    d_key = product(tl.trans(d_logits), asked, precision)
+    store_rows(d_k + own, share, 0, size, d_key, tile, share)
 
 
 @triton.jit
@@ -135,12 +120,13 @@ def _scaling_backward(s, gradient):
 
     Sums that are equally large share theirs. Shares are positive, those of no landmark zero.
     """
-    rows, columns = tl.sum(s, 1), tl.sum(s, 0)
-    row, column = tl.max(rows), tl.max(columns)
+    row_sums, column_sums = tl.sum(s, 1), tl.sum(s, 0)
+    row, column = tl.max(row_sums), tl.max(column_sums)
     norm = tl.where(row * column > 0, row * column, 1.0)
     d_s = gradient / norm
     d_norm = -tl.sum(d_s * s) / norm
-    of_row, of_column = (rows == row).to(tl.float32), (columns == column).to(tl.float32)
+    of_row = (row_sums == row).to(tl.float32)
+    of_column = (column_sums == column).to(tl.float32)
     d_sizes = (of_row * (column / tl.sum(of_row)))[:, None]
     d_sizes += (of_column * (row / tl.sum(of_column)))[None, :]
     return d_s + d_norm * d_sizes

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
+from ono.data.info import Coords
 from ono.errors import nearest
 from ono.models.registry import MODELS
 from ono.train.schedule import learning_rate
@@ -26,7 +27,7 @@ class DataRecipe(BaseModel, frozen=True, extra="forbid"):
     outputs: tuple[str, ...] | None = Field(
         None, min_length=1, description="names of the outputs to learn; all if not given"
     )
-    coords: Literal["box", "standard", "spread"] = Field(
+    coords: Coords = Field(
         "box",
         description="box: from 0 to 1; standard: mean 0 and deviation 1; spread: by rank, for "
         "meshes whose points crowd somewhere",
