@@ -7,9 +7,11 @@ products nor assembler: there, kernels are asked for float32 instead.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 
 import pytest
 import torch
+from torch import Tensor
 
 from ono.nn.fused_form import Form
 from ono.nn.fused_launch import available
@@ -24,6 +26,20 @@ KERNELS = [
 ]
 if ON_GPU:
     KERNELS.append(pytest.mark.gpu)
+
+
+def distances(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> list[float]:
+    """Return by how much of its size every gradient is off.
+
+    One that is nothing but rounding, as that of a bias that a batch norm takes away again, is held
+    against the largest of them.
+    """
+    sizes = [expected.norm() for expected in theirs]
+    largest = max(sizes)
+    return [
+        float((found - expected).norm() / (size if size > 1e-5 * largest else largest))
+        for found, expected, size in zip(ours, theirs, sizes, strict=True)
+    ]
 
 
 def described(monkeypatch: pytest.MonkeyPatch, tight: bool) -> None:

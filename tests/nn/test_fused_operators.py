@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernel_cases import described
+from kernel_cases import described, distances
 from torch import Tensor
 
 from ono.domain import Domain
@@ -31,11 +31,13 @@ pytestmark = [
         {},
         {"covariance": "sample"},
         {"norm": "none"},
+        {"norm": "bn"},
+        {"norm": "ln"},
         {"functions": 32, "heads": 4},
         {"heads": 1},
         {"heads": 2, "covariance": "sample"},
     ],
-    ids=["batch", "sample", "none", "32", "one set", "two sets"],
+    ids=["batch", "sample", "none", "bn", "ln", "32", "one set", "two sets"],
 )
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [("fp32", 1e-4), ("tf32", 1e-2), ("bf16", 8e-2)]
@@ -141,8 +143,7 @@ def compare_operators(
     finally:
         torch.set_float32_matmul_precision(before)
     assert distance(fused, exact) < max(2 * distance(plain, exact), 1e-5)
-    worst = max(distance(a, b) for a, b in zip(fused_slopes, slopes, strict=True))
-    assert worst < tolerance
+    assert max(distances(fused_slopes, slopes)) < tolerance
 
 
 def test_recomputed_blocks_have_the_same_gradients() -> None:

@@ -72,7 +72,7 @@ def test_gpus_of_others_keep_plain_kernels(monkeypatch: pytest.MonkeyPatch) -> N
         ({"ffn_ratio": 2.0}, "model.ffn_ratio=2.0"),
         ({"lower": {"heads": 4}}, "model.lower.heads=4"),
         ({"lower": {"layers": 2}}, "model.lower.layers=2"),
-        ({"eigen": {"norm": "ln"}}, "model.eigen.norm=ln"),
+        ({"eigen": {"norm": "bn", "covariance": "ema"}}, "model.eigen.covariance=ema"),
         ({"eigen": {"measure": "sum"}}, "model.eigen.measure=sum"),
         ({"eigen": {"heads": 16}}, "model.eigen.heads=16"),
         ({"query": "cross"}, "model.query=cross"),

@@ -37,6 +37,8 @@ _PLAIN = 4.5
 """How many times as long steps of an ONO are without fused kernels."""
 _ATTENTION = {"linear": 1.9, "galerkin": 4.0, "softmax": 1.9, "nystrom": 5.4}
 """How many times as long fused steps are with attentions of torch, Nyström with 256 landmarks."""
+_NORM = {"bn": 1.6, "ln": 1.6}
+"""How many times as long fused steps may be with a norm of torch."""
 _SHORT_STEP = 4.5
 """Milliseconds of a step that leaves much of an H200 idle."""
 _START = 0.3
@@ -110,7 +112,9 @@ def _step(cell: Cell, budget: Budget) -> float:
     step = _STEPS[cell.benchmark][_MODELS.index(usual.model.name)] * _larger(asked, usual)
     config = asked.model.config
     if isinstance(config, ONOConfig):
-        step *= _ATTENTION.get(config.lower.attention, 1.0) if unfusable(config) is None else _PLAIN
+        attention, norm = config.lower.attention, config.eigen.norm
+        of_torch = _ATTENTION.get(attention, 1.0) * _NORM.get(norm, 1.0)
+        step *= of_torch if unfusable(config) is None else _PLAIN
     return step + _all_pairs(cell, asked)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ono.nn.attention import Attention
+from ono.nn.fused_interlude import Interlude, interlude_backward
 from ono.nn.fused_launch import Setting
 from ono.nn.fused_lower import (
     LowerKept,
@@ -26,6 +27,7 @@ from ono.nn.fused_lower import (
     lower_gradients,
 )
 from ono.nn.fused_mixing import Mixed, Whitened, mixing_backward, mixing_forward
+from ono.nn.fused_normed import Norm, normed
 from ono.nn.fused_upper import UpperKept, upper_backward, upper_forward, upper_gradients
 from ono.nn.lanes import Lane, lanes
 
@@ -35,6 +37,7 @@ class Own(NamedTuple):
 
     lower: Sequence[Tensor]
     raw_mu: Tensor
+    norm: Sequence[Tensor]
     upper: Sequence[Tensor]
 
 
@@ -44,9 +47,11 @@ class Plan(NamedTuple):
     setting: Setting
     how: Whitened
     attention: list[Attention] | list[None]
+    norm: Sequence[Norm | None]
     below: list[list[Tensor]]
     above: list[list[Tensor]]
     of_lower: int
+    of_norm: int
     forget: bool
     streams: bool
 
@@ -58,18 +63,29 @@ class Plan(NamedTuple):
         return lanes(4, device, beside=self.streams and not self.forget)
 
     def own(self, parameters: Sequence[Tensor]) -> list[Own]:
-        """Return the parameters of every layer, of which `of_lower` are of its lower block."""
+        """Return the parameters of every layer: so many are of its lower block and of a norm."""
         count = len(parameters) // len(self.below)
         parts = [parameters[start : start + count] for start in range(0, len(parameters), count)]
-        at = self.of_lower
-        return [Own(part[:at], part[at], part[at + 1 :]) for part in parts]
+        at, end = self.of_lower, self.of_lower + 1 + self.of_norm
+        return [Own(part[:at], part[at], part[at + 1 : end], part[end:]) for part in parts]
+
+
+class _Between(NamedTuple):
+    """What a layer knows between its flows: its kernels, and features behind a norm of torch."""
+
+    mixed: Mixed
+    normed: Interlude | None
+
+    def features(self, g_hat: Tensor) -> Tensor:
+        """Return what the kernels act on."""
+        return g_hat if self.normed is None else self.normed.made.detach()
 
 
 class _Layer(NamedTuple):
     """What a layer keeps for the way back."""
 
     lower: LowerKept
-    mixed: Mixed
+    between: _Between
     upper: UpperKept
 
 
@@ -106,7 +122,7 @@ class Flows(torch.autograd.Function):
         return d_g, d_h, None, *given
 
 
-_Trace = list["tuple[Tensor, Tensor, Mixed] | _Layer"]
+_Trace = list["tuple[Tensor, Tensor, _Between] | _Layer"]
 
 
 def _forth(
@@ -117,7 +133,7 @@ def _forth(
     used: list[Lane],
 ) -> tuple[tuple[Tensor, Tensor, Tensor], _Trace]:
     """Return what `Flows` returns, and what the way back needs of every layer."""
-    setting, how, attention, below, above, *_ = plan
+    setting, how, attention, norm, below, above, *_ = plan
     upper, lower, between, _ = used
     groups = 1 if how.pooled else len(g)
     heads, functions = layers[0].raw_mu.shape
@@ -133,11 +149,12 @@ def _forth(
         with between.open():
             grams = grams_of(left.features, setting)
             mixed = mixing_forward(grams, own.raw_mu, totals[layer], failures[layer], how)
+            its = norm[layer]
+            known = _Between(mixed, None if its is None else normed(its, left.features, setting))
         upper.behind(between)
-        kept, after = upper_forward(
-            h, left.features, mixed.kernel, own.upper, above[layer], setting
-        )
-        trace.append((g, h, mixed) if plan.forget else _Layer(left, mixed, kept))
+        features = known.features(left.features)
+        kept, after = upper_forward(h, features, mixed.kernel, own.upper, above[layer], setting)
+        trace.append((g, h, known) if plan.forget else _Layer(left, known, kept))
         g, h = left.after, after
     return (h, totals, failures), trace
 
@@ -150,7 +167,7 @@ def _back(
     used: list[Lane],
 ) -> tuple[Tensor | None, Tensor, list[Tensor | None]]:
     """Return the gradients of g, of h and of all parameters; forget what was kept."""
-    setting, how, _, below, above, *_ = plan
+    setting, how, _, _, below, above, *_ = plan
     upper, lower, between, beyond = used
     ahead = 0 if lower is upper else _AHEAD
     d_g: Tensor | None = None
@@ -167,23 +184,27 @@ def _back(
         batch = len(kept.lower.g)
         between.behind(upper)
         with between.open():
-            d_gram, d_raw_mu = mixing_backward(d_kernels, kept.mixed, own.raw_mu, batch, how)
+            mixed, its = kept.between
+            d_gram, d_raw_mu = mixing_backward(d_kernels, mixed, own.raw_mu, batch, how)
+            d_g_hat, of_norm = d_features, list[Tensor | None]()
+            if its is not None:
+                (d_g_hat,), of_norm = interlude_backward(its, d_features)
         d_after = torch.zeros_like(kept.lower.after) if d_g is None else d_g
         lower.behind(upper)
         lower.behind(between)
         with lower.open():
-            behind = (d_after, d_features, d_gram)
+            behind = (d_after, d_g_hat, d_gram)
             d_g, below_owed, of_attention = lower_backward(
                 kept.lower, behind, own.lower, below[layer], setting
             )
         beyond.behind(lower)
         with beyond.open():
             of_lower = lower_gradients(below_owed, setting.precision)
-        given = [*of_lower, *of_attention, d_raw_mu, *of_upper, *given]
-        read_elsewhere = (d_after, d_features, d_kernels, d_gram, above_owed, below_owed)
+        given = [*of_lower, *of_attention, d_raw_mu, *of_norm, *of_upper, *given]
+        read_elsewhere = (d_after, d_features, d_g_hat, d_kernels, d_gram, above_owed, below_owed)
         held.append((beyond.mark(), read_elsewhere))
-        del kept, read_elsewhere, behind, d_after, d_features, d_kernels, d_gram
-        del above_owed, below_owed
+        del kept, mixed, its, read_elsewhere, behind, d_after, d_features, d_g_hat, d_kernels
+        del d_gram, above_owed, below_owed
         if len(held) > ahead:
             mark = held[0][0]
             upper.wait(mark)
@@ -193,13 +214,17 @@ def _back(
 
 
 def _remembered(
-    kept: tuple[Tensor, Tensor, Mixed] | _Layer, own: Own, plan: Plan, layer: int
+    kept: tuple[Tensor, Tensor, _Between] | _Layer, own: Own, plan: Plan, layer: int
 ) -> _Layer:
-    """Return what a layer keeps, made again from its inputs if they are all that was kept."""
+    """Return what a layer keeps, made again from its inputs if little more was kept.
+
+    What lies between the flows is not made again: it has been counted.
+    """
     if isinstance(kept, _Layer):
         return kept
-    g, h, mixed = kept
+    g, h, known = kept
     setting = plan.setting
     lower = lower_forward(g, own.lower, plan.below[layer], setting, plan.attention[layer])
-    upper, _ = upper_forward(h, lower.features, mixed.kernel, own.upper, plan.above[layer], setting)
-    return _Layer(lower, mixed, upper)
+    features, kernel = known.features(lower.features), known.mixed.kernel
+    upper, _ = upper_forward(h, features, kernel, own.upper, plan.above[layer], setting)
+    return _Layer(lower, known, upper)

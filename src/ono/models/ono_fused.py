@@ -2,8 +2,9 @@
 
 They are written for the configuration that is trained most: pre-norm blocks with efficient
 attention, at most as many eigenfunctions as channels, FFNs as wide as the flows. Other attentions
-of the lower flow are called between its kernels. Everything else takes the plain path, and so does
-evaluation if it is not asked for. Both compute the same function.
+of the lower flow, and norms in the place of orthonormalisation, are called between its kernels.
+Everything else takes the plain path, and so does evaluation if it is not asked for. Both compute
+the same function.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ono.nn.fused_ends import MOST_OUTPUTS, Lifting, can_lift, lifted, projected
 from ono.nn.fused_launch import WIDTHS, Setting, ambient_precision, operands
 from ono.nn.fused_lower import lower_forward, lower_parameters, lower_weights
 from ono.nn.fused_mixing import Whitened
+from ono.nn.fused_normed import Norm
 from ono.nn.fused_upper import upper_forward, upper_parameters, upper_weights
 from ono.nn.lanes import lanes
 from ono.nn.measure import Measure
@@ -50,7 +52,6 @@ def unfusable(config: ONOConfig) -> str | None:
         f"model.lower.heads={lower.heads}": not is_fused(lower) or lower.heads * share == width,
         f"model.eigen.heads={eigen.heads}": width // share in (eigen.heads << n for n in range(4)),
         f"model.eigen.functions={share}": share in (16, 32),
-        f"model.eigen.norm={eigen.norm}": eigen.norm in ("ortho", "none"),
         f"model.eigen.covariance={eigen.covariance}": eigen.covariance != "ema",
         f"model.eigen.measure={eigen.measure}": eigen.measure != "sum",
         f"model.eigen.value_projection={eigen.value_projection}": eigen.value_projection,
@@ -189,17 +190,21 @@ def _both_flows(
     setting = _setting(uppers, measure, g.device)
     how = Whitened(options.norm == "ortho", options.covariance != "sample", options.ridge)
     below, above = _multiplied(lowers, uppers, setting.precision)
+    norms = [_of_torch(upper.attention.norm) for upper in uppers]
     layers = [
         Own(
             lower_parameters(lower, upper.attention.w_q),
             upper.attention.raw_mu,
+            [] if norm is None else list(norm.parameters()),
             upper_parameters(upper),
         )
-        for lower, upper in zip(lowers, uppers, strict=True)
+        for lower, upper, norm in zip(lowers, uppers, norms, strict=True)
     ]
-    count, forget = len(layers[0].lower), lowers[0].recompute
-    plan = Plan(setting, how, _attentions(lowers), below, above, count, forget, streams)
-    parameters = [p for own in layers for p in (*own.lower, own.raw_mu, *own.upper)]
+    plan = Plan(
+        setting, how, _attentions(lowers), norms, below, above,
+        len(layers[0].lower), len(layers[0].norm), lowers[0].recompute, streams,
+    )  # fmt: skip
+    parameters = [p for own in layers for p in (*own.lower, own.raw_mu, *own.norm, *own.upper)]
     with torch.cuda.device_of(g):  # kernels are launched on the current one
         found: tuple[Tensor, Tensor, Tensor] = Flows.apply(g, h, plan, *parameters)  # type: ignore[no-untyped-call]
     return found
@@ -210,6 +215,11 @@ def _attentions(lowers: list[NNBlock]) -> list[Attention] | list[None]:
     if isinstance(lowers[0].attention, EfficientAttention):
         return [None] * len(lowers)
     return [lower.attention for lower in lowers]
+
+
+def _of_torch(norm: nn.Module) -> Norm | None:
+    """Return a norm that is called between kernels, or nothing if they do without."""
+    return norm if isinstance(norm, Norm) else None
 
 
 def _setting(uppers: list[OrthogonalBlock], measure: Measure, device: torch.device) -> Setting:

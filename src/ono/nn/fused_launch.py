@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ono.nn.measure import Measure
+
 WIDTHS = (64, 128)
 """Channels for which a tile of points and a weight fit a multiprocessor."""
 
@@ -102,6 +104,11 @@ class Setting(NamedTuple):
     share: int
     precision: str
     padded: bool = True
+
+    @property
+    def measure(self) -> Measure:
+        """The measure as modules of torch are given it."""
+        return Measure(self.weights, padded=self.padded)
 
 
 class Cut(NamedTuple):

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from ono.nn.attention import Attention
 from ono.nn.blocks import NNBlock
-from ono.nn.fused_attended import Attended, attended, attention_backward, own_parameters
+from ono.nn.fused_attended import attended, own_parameters
 from ono.nn.fused_feed_forward import feed_forward_back
 from ono.nn.fused_form import Form
+from ono.nn.fused_interlude import Interlude, interlude_backward
 from ono.nn.fused_launch import CHAIN, SUM, Cut, Setting, chain, exact, stored, wide
 from ono.nn.fused_owed import Behind, Owed
 
@@ -66,7 +67,7 @@ class LowerKept(NamedTuple):
     q: Tensor
     k: Tensor
     v: Tensor
-    told: Context | Attended
+    told: Context | Interlude
     middle: Tensor
     after: Tensor
     features: Tensor
@@ -109,7 +110,7 @@ def lower_forward(
     )  # fmt: skip
     size = _size_with_features(size, modes < width) | form.options
     sizes = {"modes": modes, "width": width, "precision": precision}
-    told: Context | Attended
+    told: Context | Interlude
     if attention is None:
         told = _context(k, v, setting, cut)
         kernels.lower_out[cut.tiles, batch](
@@ -118,7 +119,7 @@ def lower_forward(
         )  # fmt: skip
     else:
         told = attended(attention, (q, k, v), setting)
-        attended_out[cut.tiles, batch](tiles(g), tiles(told.mixed.detach()), *rest, **size, **sizes)
+        attended_out[cut.tiles, batch](tiles(g), tiles(told.made.detach()), *rest, **size, **sizes)
     return LowerKept(g, q, k, v, told, middle, after, features)
 
 
@@ -227,10 +228,10 @@ def lower_backward(
     else:
         d_told = torch.empty_like(q)
         attended_out_backward[cut.tiles, batch](
-            tiles(d_middle), tiles(told.mixed.detach()), form.weight(w_out), apart, tiles(d_told),
+            tiles(d_middle), tiles(told.made.detach()), form.weight(w_out), apart, tiles(d_told),
             all_left, all_right, points, **size, width=width, precision=precision,
         )  # fmt: skip
-        d_sources, of_attention = attention_backward(told, d_told)
+        d_sources, of_attention = interlude_backward(told, d_told)
         attended_in_backward[cut.tiles, batch](
             tiles(d_middle), *map(tiles, d_sources), tiles(g), norm, form.weight(w_qkv), apart,
             tiles(d_g), all_left, all_right, points, **size, width=width, precision=precision,
