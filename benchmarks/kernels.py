@@ -106,7 +106,7 @@ def step_launches(source: str, data: Path, changes: list[str]) -> dict[str, Laun
     recipe = recipe_on(source, data, ["train.execution=eager", "train.kernels=fused", *changes])
     runner, epoch = runner_of(recipe, torch.device("cuda"))
     found: dict[str, Launch] = {}
-    with noted(found), matmul_precision(recipe.train.precision):
+    with noted(found), matmul_precision(recipe.train.precision, "cuda"):
         list(runner.run(Epoch(epoch.order[: recipe.train.batch], epoch.rates[:1], epoch.times)))
     return found
 

@@ -104,7 +104,7 @@ def one_step(where: torch.device, data: Path, options: str) -> dict[str, Any]:
     runner, epoch = runner_of(recipe, where)
     one = Epoch(epoch.order[: recipe.train.batch], epoch.rates[:1], epoch.times)
     peak = Peak(where)
-    with matmul_precision(recipe.train.precision):
+    with matmul_precision(recipe.train.precision, where):
         list(runner.run(one))
     return {"options": _code(options), "GiB": f"{peak.bytes / 2**30:.2f}", "step": runner.form}
 

@@ -42,7 +42,7 @@ def rate(recipe: str, data: str, device: str, seconds: float, barrier: Barrier) 
     chosen = recipe_on(recipe, Path(data), [])
     where = torch.device(device)
     runner, epoch = runner_of(chosen, where)
-    with matmul_precision(chosen.train.precision):
+    with matmul_precision(chosen.train.precision, where):
         for _ in runner.run(epoch):
             pass
         if where.type == "cuda":

@@ -58,8 +58,10 @@ def root(
 
 def main() -> None:
     """Run a command; an error a user can cause becomes one message and an exit code."""
+    from ono.device import keep_freed_memory
     from ono.errors import Interrupted, OnoError
 
+    keep_freed_memory()
     try:
         app()
     except Interrupted as error:

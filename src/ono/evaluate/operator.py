@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -23,6 +24,7 @@ from ono.data.normalise import Normaliser
 from ono.data.store import Dataset
 from ono.data.view import Batch
 from ono.data.windows import windows
+from ono.device import quick_products
 from ono.domain import Domain
 from ono.errors import CheckpointError, UnsupportedDomain
 from ono.evaluate.calibrate import Calibrated, calibrate
@@ -50,6 +52,9 @@ CHUNK = 1 << 16
 
 _MANY = 1 << 18
 """Points above which an operator that can take them in chunks does so."""
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 @runtime_checkable
@@ -81,6 +86,19 @@ class FitsInputs(Protocol):
 
     def fit_inputs(self, batches: Iterable[tuple[Domain, Tensor]]) -> None:
         """Take them from inputs as the model will see them."""
+
+
+def _quickly(
+    method: Callable[Concatenate[Operator, _P], _R],
+) -> Callable[Concatenate[Operator, _P], _R]:
+    """Make the products of a CPU quickly throughout a method."""
+
+    @wraps(method)
+    def quick(self: Operator, /, *args: _P.args, **options: _P.kwargs) -> _R:
+        with quick_products(self.device):
+            return method(self, *args, **options)
+
+    return quick
 
 
 class Operator(nn.Module):
@@ -131,6 +149,11 @@ class Operator(nn.Module):
             output = some.carry(at_least_float32(output), there)
         return self._finish(output, here, scaled, there, clock)
 
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.normaliser.coord_low.device
+
     def fit_scales(self, batches: Callable[[], Iterable[Batch]]) -> None:
         """Fit what is not learned by gradients: scales, and the guess if there is one."""
         self.normaliser.fit(batches())
@@ -165,6 +188,7 @@ class Operator(nn.Module):
         time = batch.times.expand(batch.domain.batch, -1)
         return self.forward(batch.domain, batch.values, time=time)
 
+    @_quickly
     @torch.no_grad()
     def stream(
         self,
@@ -186,7 +210,7 @@ class Operator(nn.Module):
             raise UnsupportedDomain(
                 f"{self.card.model} needs all points at once; only ono can take them in chunks"
             )
-        device, home = scale.coord_low.device, domain.coords.device
+        device, home = self.device, domain.coords.device
         here, scaled = scale.place(domain.to(device)), scale.encode(values.to(device))
         clock = None if time is None else scale.clock(time.to(device))
         if self.thinning is None:
@@ -200,6 +224,7 @@ class Operator(nn.Module):
         output = some.carry(at_least_float32(output.to(device)))
         return self._finish(output, here, scaled, None, clock).to(home)
 
+    @_quickly
     @torch.no_grad()
     def field(
         self,
@@ -220,6 +245,7 @@ class Operator(nn.Module):
         points = domain.points if self.thinning is None else self.thinning.kept(domain)
         return domain.batch * points * times > _MANY and can_stream(self.model)
 
+    @_quickly
     @torch.no_grad()
     def at(
         self,
@@ -251,6 +277,7 @@ class Operator(nn.Module):
             parts.append(self._finish(output, here, scaled, some, clock))
         return torch.cat(parts, -2)
 
+    @_quickly
     def calibrate(self, source: Source, batch: int | None = None) -> None:
         """Compute the statistics inside the network exactly over training data.
 

@@ -74,7 +74,7 @@ def predict(
     given = understand(
         operator, inputs, coords=coords, weights=weights, params=params, history=history
     )
-    device = operator.normaliser.coord_low.device
+    device = operator.device
     wanted = None if query is None else as_queries(operator, query).to(device)
     clock = as_times(operator, times)
     results = []

@@ -14,6 +14,7 @@ from ono.data.info import Array, Channel
 from ono.data.store import Dataset
 from ono.data.task import output_places, window_for
 from ono.data.view import View, float_tensor
+from ono.device import quick_products
 from ono.errors import DataError
 from ono.evaluate.operator import Operator
 from ono.evaluate.predict import count_outside
@@ -42,9 +43,9 @@ def view_for(operator: Operator, dataset: Dataset, split: str) -> View:
 def predict_rows(operator: Operator, view: View, batch: int = 8) -> Iterator[tuple[int, Array]]:
     """Yield each row and its prediction, [points channels] or [time points channels]."""
     operator.eval()
-    source = Streamed(view, operator.normaliser.coord_low.device)
+    source = Streamed(view, operator.device)
     for part in in_order(source, batch):
-        with torch.no_grad():
+        with torch.no_grad(), quick_products(operator.device):
             made = operator.answer(part).cpu().numpy()
         mask = part.domain.mask
         counts = [made.shape[-2]] * len(made) if mask is None else mask.sum(-1).tolist()

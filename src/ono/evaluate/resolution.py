@@ -31,7 +31,7 @@ class Evaluation:
 
 def on_grid(operator: Operator, view: View, resolution: int | None, batch: int = 8) -> Evaluation:
     """Return the errors with inputs and outputs on a grid of the given resolution."""
-    device = operator.normaliser.coord_low.device
+    device = operator.device
     finer = at_resolution(view, resolution)
     result = score(operator, load(finer, device), batch)
     return Evaluation("grid", finer.points, finer.shape, result)
@@ -65,7 +65,7 @@ def at_points(
             f"{view.dataset.path} is a roll-out, which goes on at the nodes it started from; "
             "evaluate it on grids with --resolution"
         )
-    device = operator.normaliser.coord_low.device
+    device = operator.device
     operator.eval()
     errors, channels, rows = [], [], []
     fine = load(at_resolution(view, None), device)

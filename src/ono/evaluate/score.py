@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ono.data.batches import Source, in_order
+from ono.device import quick_products
 from ono.evaluate.metrics import channel_errors, frame_errors, relative_l2
 from ono.evaluate.operator import Operator
 from ono.evaluate.shortage import halving
@@ -39,7 +40,8 @@ def score(operator: Operator, source: Source, batch: int | None = None) -> Score
     training = operator.training
     operator.eval()
     try:
-        return halving(batch or source.many, partial(_score, operator, source))
+        with quick_products(operator.device):
+            return halving(batch or source.many, partial(_score, operator, source))
     finally:
         operator.train(training)
 

@@ -79,7 +79,7 @@ def call_speed(
     Points are streamed where they are many, or if a `chunk` is given; what is kept of them between
     the layers stays on the device. A recorded call takes all at once.
     """
-    device = operator.normaliser.coord_low.device
+    device = operator.device
     domain, values, moment = noise(operator, points, batch)
     domain, values = domain.to(device), values.to(device)
     if chunk is None and operator.in_chunks(domain) and not recorded:

@@ -149,7 +149,7 @@ def at_times(name: str, operator: Operator, view: View, row: int, seen: int) -> 
 
 
 def _read(view: View, operator: Operator, row: int) -> Batch:
-    device = operator.normaliser.coord_low.device
+    device = operator.device
     return view.read(np.array([view.rows.index(row)])).to(device)
 
 

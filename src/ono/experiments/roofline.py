@@ -90,7 +90,7 @@ def measure_peaks(device: str, precision: str) -> Peaks:
     side, words = (8192, 1 << 28) if large else (1024, 1 << 25)
     kind = torch.bfloat16 if precision == "bf16" else torch.float32
     a, b, c = (torch.ones(side, side, dtype=kind, device=where) for _ in range(3))
-    with matmul_precision(precision):
+    with matmul_precision(precision, where):
         product = _fastest(lambda: torch.mm(a, b, out=c), where)
     source = torch.ones(words, device=where)
     target = torch.zeros_like(source)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import torch
 
 from ono.data.batches import load
 from ono.data.store import Dataset
-from ono.device import choose_device, matmul_precision
+from ono.device import choose_device, matmul_precision, own_products
 from ono.errors import DataError
 from ono.experiments.roofline import Peaks, Work, measure_peaks, step_work
 from ono.models.ono_config import ONOConfig
@@ -118,9 +119,12 @@ def paper_speed(
     seconds: float = 2.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Speed | None:
-    """Measure the steps of a recipe with the published form of its operator, if it is an ONO."""
+    """Measure the steps of a recipe with the published form of its operator, if it is an ONO.
+
+    Its products are those of torch by itself, as the published code has them.
+    """
     recipe = paper_form(recipe_on(source, data, overrides))
-    return None if recipe is None else _measure(recipe, device, seconds, clock)
+    return None if recipe is None else _measure(recipe, device, seconds, clock, own_products())
 
 
 def compare(
@@ -195,8 +199,15 @@ def runner_of(recipe: Recipe, where: torch.device) -> tuple[OneByOne | Captured,
     return execution(recipe, step, load(view, where, "resident")), epoch
 
 
-def _measure(recipe: Recipe, device: str, seconds: float, clock: Callable[[], float]) -> Speed:
+def _measure(
+    recipe: Recipe,
+    device: str,
+    seconds: float,
+    clock: Callable[[], float],
+    products: AbstractContextManager[None] | None = None,
+) -> Speed:
     where = torch.device(choose_device(device))
+    products = products or matmul_precision(recipe.train.precision, where)
     before = _forget_memory(where)
     runner, epoch = runner_of(recipe, where)
 
@@ -208,7 +219,7 @@ def _measure(recipe: Recipe, device: str, seconds: float, clock: Callable[[], fl
             torch.cuda.synchronize(where)
         return clock() - began
 
-    with matmul_precision(recipe.train.precision):
+    with products:
         first = round_of_steps()
         rounds: list[float] = []
         spent = 0.0

@@ -22,6 +22,7 @@ from ono.nn.heads import same_head
 from ono.nn.landmark_attention import landmark_attention
 from ono.nn.measure import Measure, along_points, at_least_float32, sum_over_points
 from ono.nn.run_means import run_means
+from ono.nn.softmax_attention import softmax_attention
 
 Points: TypeAlias = Float[Tensor, "batch points width"]
 Queries: TypeAlias = Float[Tensor, "batch queries width"]
@@ -145,7 +146,7 @@ class SoftmaxAttention(Attention):
         """Return softmax(q kᵀ / sqrt(share) + log w) v."""
         k, v, *bias = summary
         q = self.split(q).transpose(1, 2)
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias[0] if bias else None)
+        mixed = softmax_attention(q, k, v, bias[0] if bias else None)
         return mixed.transpose(1, 2).flatten(2)
 
 

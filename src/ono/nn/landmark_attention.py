@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from ono.nn.fused_landmark_attention import can_attend, fused_landmark_attention
+from ono.nn.softmax_attention import softmax_attention
 
 
 def landmark_attention(
@@ -34,7 +34,7 @@ def landmark_attention(
         return fused_landmark_attention(q, k, v, bias)
     rounded = torch.is_autocast_enabled(q.device.type)
     if not q.is_cuda or q.dtype != torch.float32 or rounded:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return softmax_attention(q, k, v, bias)
     mixed: Tensor = ThroughMap.apply(q, k, v, bias)  # type: ignore[no-untyped-call]
     return mixed
 

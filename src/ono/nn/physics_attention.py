@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from ono.errors import RecipeError, UnsupportedDomain
 from ono.nn.measure import Measure, at_least_float32
+from ono.nn.softmax_attention import softmax_attention
 
 Points: TypeAlias = Float[Tensor, "batch points width"]
 Tokens: TypeAlias = Float[Tensor, "batch heads slices share"]
@@ -119,7 +120,7 @@ class PhysicsAttention(nn.Module):
     def attend(self, tokens: Tokens) -> Tokens:
         """Return the attention of the tokens of each head to one another."""
         with _unrounded(tokens):
-            return F.scaled_dot_product_attention(self.q(tokens), self.k(tokens), self.v(tokens))
+            return softmax_attention(self.q(tokens), self.k(tokens), self.v(tokens), None)
 
     def split(self, x: Points) -> Float[Tensor, "batch heads points share"]:
         """Show the channels of each head on an axis of their own."""

@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 
 import ono
+from ono.device import products_of_cpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,18 @@ def diagnose() -> list[Finding]:
         Finding("ono", ono.__version__),
         Finding("python", platform.python_version()),
         *(Finding(name, version(name)) for name in ("torch", "numpy", "scipy", "pydantic")),
-        Finding("cpu", f"{os.cpu_count()} cores, torch uses {torch.get_num_threads()} threads"),
+        Finding("cpu", _cpu()),
         _cuda(),
         _whitening(),
         _memory(),
         _disk(),
         *(_extra(module, extra) for module, extra in (("tensorboard", "track"),)),
     ]
+
+
+def _cpu() -> str:
+    cores, threads = os.cpu_count(), torch.get_num_threads()
+    return f"{cores} cores, torch uses {threads} threads, products by {products_of_cpu()}"
 
 
 def _cuda() -> Finding:

@@ -84,8 +84,7 @@ class Evaluator:
         self.operator.refuse_other_data(dataset)
         parts = cut(dataset, recipe)
         if not is_calibrated(self.operator):
-            where = self.operator.normaliser.coord_low.device
-            self.operator.calibrate(load(parts.train, where))
+            self.operator.calibrate(load(parts.train, self.operator.device))
         self.resolution = recipe.data.resolution
         dataset.rows(split)  # refuses a name that is no split
         chosen: dict[str, View] = {

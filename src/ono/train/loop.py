@@ -145,7 +145,7 @@ class _Training:
         where = str(self.parts.train.dataset.path)
         self.run.event("start", step=state.step, device=str(self.device), data=where)
         self.emit("start")
-        precision = matmul_precision(recipe.train.precision)
+        precision = matmul_precision(recipe.train.precision, self.device)
         with stop_on_signals(self.tell_of_signal) as request, self.random.in_use(), precision:
             while state.epoch < recipe.train.epochs:
                 self.one_epoch(request)
@@ -209,7 +209,7 @@ class _Training:
         With all digits, as in any evaluation after training.
         """
         operator = self.step.evaluated
-        with matmul_precision("fp32"):
+        with matmul_precision("fp32", self.device):
             operator.calibrate(self.train)
             return score(operator, self.validation)
 
