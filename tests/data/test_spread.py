@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ono.data.spread import Spread
-from ono.errors import DataError
+from ono.domain import Domain
+from ono.errors import DataError, RecipeError
 from ono.evaluate.operator import Operator
-from ono.evaluate.predict import predict
+from ono.evaluate.predict import count_outside, predict, scattered_points
 from ono.train.loop import fit
-from ono.train.prepare import cut
+from ono.train.prepare import cut, new_operator
 from ono.train.recipe import Recipe
 
 
@@ -69,10 +70,41 @@ def test_an_operator_keeps_its_standard_coordinates(tmp_path: Path) -> None:
     content = tiny.content(data.path)
     content["data"]["coords"] = "standard"
     fit(Recipe.from_mapping(content), tmp_path / "run")
-    scale = Operator.load(tmp_path / "run").normaliser
-    train = np.array(data.coords)[list(data.rows("train"))]
-    np.testing.assert_allclose(scale.coord_low, train.mean((0, 1)), rtol=1e-5)
-    np.testing.assert_allclose(scale.coord_span, train.std((0, 1)), rtol=1e-5)
+    operator = Operator.load(tmp_path / "run")
+    scale, train = operator.normaliser, np.array(data.coords)[list(data.rows("train"))]
+    np.testing.assert_allclose(scale.coord_mean, train.mean((0, 1)), rtol=1e-5)
+    np.testing.assert_allclose(scale.coord_std, train.std((0, 1)), rtol=1e-5)
+    places = scale.place(Domain(torch.from_numpy(train))).coords
+    assert torch.allclose(places.mean((0, 1)), torch.zeros(2), atol=1e-5)
+    assert torch.allclose(places.std((0, 1)), torch.ones(2), atol=1e-2)
+    # What is asked for in the box of the data is where it was.
+    assert count_outside(operator, torch.from_numpy(train).flatten(0, 1)) == 0
+    spread_out = scattered_points(operator, 2000).numpy()
+    np.testing.assert_allclose(spread_out.min(0), train.min((0, 1)), rtol=0.02)
+    np.testing.assert_allclose(spread_out.max(0), train.max((0, 1)), rtol=0.02)
+
+
+def test_a_grid_whose_coordinates_are_standard_is_where_it_was(tmp_path: Path) -> None:
+    data = tiny.dataset(tmp_path / "data")
+    content = tiny.content(data.path)
+    content["data"]["coords"] = "standard"
+    fit(Recipe.from_mapping(content), tmp_path / "run")
+    operator, inputs = Operator.load(tmp_path / "run"), np.array(data.inputs[:2])
+    told = predict(operator, inputs, coords=np.array(data.coords)).values
+    square = inputs.reshape(2, tiny.SIDE, tiny.SIDE)
+    np.testing.assert_allclose(
+        predict(operator, square).values.reshape(told.shape), told, rtol=1e-4
+    )
+
+
+def test_fourier_series_of_points_refuse_standard_coordinates(tmp_path: Path) -> None:
+    data = tiny.cloud(tmp_path / "data")
+    content = tiny.content(data.path)
+    content["data"]["coords"] = "standard"
+    content["model"] = {"name": "geo-fno", "width": 8, "layers": 1, "modes": [4, 3]}
+    recipe = Recipe.from_mapping(content)
+    with pytest.raises(RecipeError, match="geo-fno takes Fourier series of points between 0 and 1"):
+        new_operator(recipe, cut(data, recipe).train)
 
 
 def test_an_operator_keeps_its_spread_and_even_grids_refuse_it(tmp_path: Path) -> None:

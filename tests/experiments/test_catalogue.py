@@ -6,10 +6,11 @@ import pytest
 
 from ono.errors import InputError
 from ono.experiments.budgets import BUDGETS, budget
-from ono.experiments.catalogue import NAMES, experiment
+from ono.experiments.catalogue import BENCHMARKS, NAMES, WITH_SURROUNDINGS, experiment
 from ono.experiments.grid import Cell, parse_shard
 from ono.experiments.identity import identity
 from ono.experiments.published import PUBLISHED
+from ono.models.ono_config import ONOConfig
 from ono.train.recipe import Recipe
 from ono.train.recipe_files import packaged_recipes
 
@@ -42,7 +43,20 @@ def test_the_main_grid_is_what_the_operators_can_do() -> None:
     (table,) = experiment("main").tables
     assert ("fno", "pipe") not in table.places
     full = [name for name in packaged_recipes() if not name.endswith("-quick")]
-    assert sorted(cell.recipe for cell in experiment("main").cells) == full
+    cells = experiment("main").cells
+    assert sorted(cell.recipe for cell in cells if not cell.changes) == full
+
+
+def test_nodes_of_meshes_are_also_told_their_surroundings() -> None:
+    (table,) = experiment("main").tables
+    told = {name for row, name in table.places if row == WITH_SURROUNDINGS}
+    assert told == set(BENCHMARKS) - {"elasticity"}
+    (cell,) = table.places[WITH_SURROUNDINGS, "darcy"].cells
+    config = Recipe.load(cell.recipe, BUDGETS["short"].changes(cell)).model.config
+    assert isinstance(config, ONOConfig)
+    assert config.surroundings == 32
+    (finer,) = experiment("super-resolution").tables
+    assert set(finer.places[WITH_SURROUNDINGS, "43"].cells[0].changes) > set(cell.changes)
 
 
 def test_published_numbers_stand_in_places_of_our_tables() -> None:

@@ -148,3 +148,13 @@ def test_a_list_says_what_is_done_and_how_far() -> None:
     assert found["darcy/ono"].minutes == pytest.approx(0.6 * minutes(begun, SHORT)[0])
     assert found["pipe/ono"].state == "failed"
     assert found["darcy/lsm"].state == "-"
+
+
+def test_steps_without_fused_kernels_are_not_taken_for_quicker() -> None:
+    many = ("model.lower.attention=nystrom", "model.lower.landmarks=256")
+    for changes in ((), many, ("model.lower.attention=galerkin", "model.eigen.norm=bn")):
+        fused, _ = minutes(Cell("darcy/ono", changes), SHORT)
+        plain, _ = minutes(Cell("darcy/ono", (*changes, "model.block=post")), SHORT)
+        assert fused <= plain
+    few, _ = minutes(Cell("darcy/ono", many[:1]), SHORT)
+    assert few < minutes(Cell("darcy/ono", many), SHORT)[0]

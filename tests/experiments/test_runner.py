@@ -249,8 +249,9 @@ def test_a_stopped_run_is_small_and_goes_on_elsewhere(data: Path, tmp_path: Path
     assert results(ledger.lines()) == results(whole.lines())
 
 
-def test_a_cell_that_has_shared_its_device_says_so_when_it_goes_on_alone(
-    data: Path, tmp_path: Path
+@pytest.mark.parametrize("before", [3, None])
+def test_a_cell_that_has_shared_its_device_or_may_have_says_so_when_it_goes_on_alone(
+    before: int | None, data: Path, tmp_path: Path
 ) -> None:
     settings = Settings(TINY, data, tmp_path / "runs", "cpu")
     first, ledger = Ledger(tmp_path / "first.jsonl"), Ledger(tmp_path / "ledger.jsonl")
@@ -258,9 +259,9 @@ def test_a_cell_that_has_shared_its_device_says_so_when_it_goes_on_alone(
     with pytest.raises(Interrupted):
         reproduce([TWO], settings, first, watch=watch)
     (line,) = first.lines()
-    ledger.append(line.model_copy(update={"shared": 3}))
+    ledger.append(line.model_copy(update={"shared": before}))
     assert reproduce([TWO], settings, ledger).complete
-    assert [one.shared for one in ledger.lines()] == [3, 3, 1]
+    assert [one.shared for one in ledger.lines()] == [before, before, 1]
 
 
 def test_a_ledger_that_cannot_be_written_is_refused_before_work(data: Path, tmp_path: Path) -> None:

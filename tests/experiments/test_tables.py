@@ -51,7 +51,7 @@ def test_a_table_says_what_decided_its_numbers() -> None:
     assert facts["data"].startswith("made here from physics")
     assert facts["seeds"].startswith("0, 2; ±")
     assert (facts["device"], facts["commit"]) == ("machine 0, machine 2", "abc")
-    assert facts["cells"] == "1 complete of 56"
+    assert facts["cells"] == "1 complete of 61"
     assert facts["run by"] == "ono reproduce main --budget short --seeds 3"
     assert facts["paper"].startswith("Table 1")
 
@@ -68,7 +68,7 @@ def test_cells_that_have_no_result_say_how_far_they_are() -> None:
     assert row(sheet, "lsm")["darcy"] == ("failed", "paper 0.0069")
     assert row(sheet, "ono")["darcy"][0] == "0.0100", "another seed of it is under way"
     facts = dict(sheet.facts)
-    assert facts["cells"] == "1 stopped, 1 failed, 1 complete of 56"
+    assert facts["cells"] == "1 stopped, 1 failed, 1 complete of 61"
     assert facts["failed"] == "darcy/lsm: no memory"
 
 
@@ -81,7 +81,7 @@ def test_a_seed_that_failed_is_told_beside_those_that_did_not() -> None:
     (sheet,) = sheets(lines, ["main"])
     assert row(sheet, "ono")["darcy"][0] == "0.0100 ± 0.0000 (1 failed)"
     assert dict(sheet.facts)["failed"] == "darcy/ono, seed 2: diverged"
-    assert dict(sheet.facts)["cells"] == "1 complete of 56"
+    assert dict(sheet.facts)["cells"] == "1 complete of 61"
 
 
 def test_numbers_of_an_older_recipe_say_so() -> None:

@@ -121,6 +121,19 @@ def test_gradients_reach_every_parameter(
     assert silent == []
 
 
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_points_of_a_cloud_without_weight_tell_the_others_nothing(attention: str) -> None:
+    domain, values = cloud(points=30)
+    model = build(lower={"attention": attention, "landmarks": 6}, eigen={"measure": "weights"})
+    weights = torch.rand(domain.batch, 30, dtype=torch.float64)
+    weights[:, 4:9] = 0
+    some = Domain(domain.coords, weights=weights / weights.sum(1, keepdim=True))
+    other = values.clone()
+    other[:, 4:9] += 1
+    real = weights[0] > 0
+    assert torch.allclose(model(some, values)[:, real], model(some, other)[:, real], rtol=1e-9)
+
+
 @given(seed=st.integers(0, 9999), points=st.integers(8, 40))
 @settings(deadline=None, max_examples=10)
 @pytest.mark.parametrize("attention", ATTENTIONS[:4])

@@ -47,10 +47,19 @@ def small(
         ({"covariance": "sample", "heads": 1}, 0, "efficient"),
         ({"norm": "none"}, 0, "efficient"),
         ({"norm": "bn"}, 2, "efficient"),
+        ({"norm": "ln"}, 1, "efficient"),
         ({"norm": "ln", "heads": 1}, 0, "efficient"),
         ({}, 0, "galerkin"),
     ],
-    ids=["batch, two times", "sample, one set", "none", "bn, two times", "ln", "galerkin"],
+    ids=[
+        "batch, two times",
+        "sample, one set",
+        "none",
+        "bn, two times",
+        "ln, one time",
+        "ln",
+        "galerkin",
+    ],
 )
 def test_outputs_and_gradients_are_those_of_the_modules(
     eigen: dict[str, Any], times: int, attention: str

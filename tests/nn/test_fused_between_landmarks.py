@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from kernel_cases import DEVICE, KERNELS, ON_GPU
+from kernel_cases import DEVICE, EXACT, KERNELS, ON_GPU
 from torch import Tensor
 
 import ono.nn.between_landmarks as by_torch
@@ -84,9 +84,9 @@ def test_torch_is_told_the_shapes() -> None:
     counts = torch.tensor([6, 3], dtype=torch.int32, device=DEVICE)
     of_both = ("test_schema", "test_faketensor")
     for keep in (True, False):
-        torch.library.opcheck(fused.told, (q, k, seen, counts, 3, keep), test_utils=of_both)
-    _, shares, kept = fused.told(q, k, seen, None, 3, True)
-    told = (seen, q, k, seen, None, shares, kept)
+        torch.library.opcheck(fused.told, (q, k, seen, counts, 3, keep, EXACT), test_utils=of_both)
+    _, shares, kept = fused.told(q, k, seen, None, 3, True, EXACT)
+    told = (seen, q, k, seen, None, shares, kept, EXACT)
     torch.library.opcheck(fused.told_backward, told, test_utils=of_both)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ono.domain import Domain
 from ono.models.ono import ONO
 from ono.models.ono_config import ONOConfig
-from ono.models.ono_fused import fuse_blocks
+from ono.models.ono_fused import fuse_blocks, fuse_landmarks
 from ono.nn.fused_launch import available
 from ono.nn.fused_lower import lower_backward
 from ono.nn.lanes import Lane, lanes
@@ -125,6 +125,7 @@ def compare_operators(
         twin = ONO(config, model.problem).cuda().to(kind)
         twin.load_state_dict(model.state_dict())
         fuse_blocks(twin, fused)
+        fuse_landmarks(twin, fused)
         assert domain.weights is not None
         where = Domain(domain.coords.to(kind), domain.shape, domain.weights.to(kind))
         half = precision == "bf16" and kind == torch.float32

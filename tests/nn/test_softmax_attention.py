@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ono.device import quick_products
-from ono.nn.softmax_attention import softmax_attention
+from ono.nn.softmax_attention import small_tiles, softmax_attention
 
 
 def both_ways(
@@ -59,3 +59,11 @@ def test_evaluation_keeps_no_history() -> None:
     q = torch.randn(1, 1, 8, 4, requires_grad=True)
     with torch.no_grad(), quick_products("cpu"):
         assert not softmax_attention(q, q, q, None).requires_grad
+
+
+def test_torch_is_told_the_shapes() -> None:
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, n, 4, generator=draw).requires_grad_() for n in (40, 50, 50))
+    bias = torch.randn(2, 1, 1, 50, generator=draw)
+    for told in (None, bias):
+        torch.library.opcheck(small_tiles, (q, k, v, told))

@@ -13,6 +13,7 @@ from ono.models.ono import ONO
 from ono.models.ono_config import ONOConfig
 from ono.models.ono_fused import is_fused, unfusable
 from ono.nn import fused_launch
+from ono.nn.attention import NystromAttention
 from ono.train.kernels import choose_kernels
 from ono.train.prepare import cut, new_operator
 from ono.train.recipe import Recipe
@@ -122,3 +123,26 @@ def test_a_peer_is_refused(tmp_path: Path) -> None:
     operator = new_operator(recipe, cut(data, recipe).train)
     with pytest.raises(RecipeError, match="fused is for ono, and this model is transolver;"):
         choose_kernels(operator, recipe, torch.device("cuda"))
+
+
+@pytest.mark.parametrize(("major", "has"), [(9, True), (10, False), (12, True)])
+def test_a_gpu_with_little_tensor_memory_has_no_kernels_for_landmarks(
+    major: int, has: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, 0))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: "found")
+    assert fused_launch.has_landmark_kernels(torch.device("cuda")) == has
+
+
+@pytest.mark.parametrize(("kernels", "used"), [("auto", True), ("plain", False)])
+def test_plain_kernels_are_plain_for_landmarks_too(
+    kernels: str, used: bool, tmp_path: Path
+) -> None:
+    data = tiny.dataset(tmp_path)
+    content = tiny.content(data.path, kernels=kernels)
+    content["model"] = tiny.MODEL | {"lower": {"attention": "nystrom", "heads": 2}}
+    recipe = Recipe.from_mapping(content)
+    operator = new_operator(recipe, cut(data, recipe).train)
+    choose_kernels(operator, recipe, torch.device("cpu"))
+    parts = [part for part in operator.modules() if isinstance(part, NystromAttention)]
+    assert [part.kernels for part in parts] == [used, used]

@@ -37,6 +37,8 @@ class Normaliser(nn.Module):
     output_std: Tensor
     coord_low: Tensor
     coord_span: Tensor
+    coord_mean: Tensor
+    coord_std: Tensor
     time_low: Tensor
     time_span: Tensor
 
@@ -59,13 +61,17 @@ class Normaliser(nn.Module):
         self.register_buffer("output_std", torch.ones(out_channels))
         self.register_buffer("coord_low", torch.zeros(dim))
         self.register_buffer("coord_span", torch.ones(dim))
+        if coords == "standard":
+            self.register_buffer("coord_mean", torch.zeros(dim))
+            self.register_buffer("coord_std", torch.ones(dim))
         self.register_buffer("time_low", torch.zeros(()))
         self.register_buffer("time_span", torch.ones(()))
 
     @torch.no_grad()
     def fit(self, batches: Iterable[Batch]) -> None:
         """Take means and deviations over all points of the given batches, in float64."""
-        sums = {name: _Sums() for name in ("input", "output", "coord")}
+        scaled = ["input", "output", *(["coord"] if self.coords == "standard" else [])]
+        sums = {name: _Sums() for name in scaled}
         low = torch.full_like(self.coord_low, torch.inf)
         high, crowd = -low, []
         for batch in batches:
@@ -79,26 +85,26 @@ class Normaliser(nn.Module):
                 extent = batch.times.amax() - batch.times.amin()
                 self.time_span.copy_(torch.where(extent > 0, extent, torch.ones_like(extent)))
             flat = real_points(batch.domain.coords, mask)
-            sums["coord"].add(flat)
+            if self.coords == "standard":
+                sums["coord"].add(flat)
             low = torch.minimum(low, flat.amin(0).to(low))
             high = torch.maximum(high, flat.amax(0).to(high))
             crowd.append(flat[:: max(1, len(flat) // _CROWD)])
         if self.spread is not None:
             self.spread.fit(torch.cat(crowd).to(low))
-        for name in ("input", "output"):
+        for name in scaled:
             mean, std = sums[name].result()
             getattr(self, f"{name}_mean").copy_(mean)
             getattr(self, f"{name}_std").copy_(std)
-        span = torch.where(high > low, high - low, torch.ones_like(low))
-        if self.coords == "standard":
-            low, span = sums["coord"].result()
         self.coord_low.copy_(low)
-        self.coord_span.copy_(span)
+        self.coord_span.copy_(torch.where(high > low, high - low, torch.ones_like(low)))
 
     def place(self, domain: Domain) -> Domain:
         """Return the domain with its coordinates as the network is told them."""
         if self.spread is not None:
             return replace(domain, coords=self.spread(domain.coords))
+        if self.coords == "standard":
+            return replace(domain, coords=(domain.coords - self.coord_mean) / self.coord_std)
         return replace(domain, coords=(domain.coords - self.coord_low) / self.coord_span)
 
     def encode(

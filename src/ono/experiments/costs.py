@@ -19,6 +19,7 @@ from ono.experiments.ledger import Line
 from ono.experiments.published import PUBLISHED
 from ono.models.ono_config import ONOConfig
 from ono.models.ono_fused import unfusable
+from ono.nn.fused_landmark_attention import MOST_LANDMARKS
 from ono.train.recipe import Recipe
 
 _MODELS = (
@@ -35,8 +36,10 @@ _STEPS = {
 _POINTS = {"darcy": 85**2, "airfoil": 221 * 51, "elasticity": 972, "pipe": 129**2}
 _PLAIN = 4.5
 """How many times as long steps of an ONO are without fused kernels."""
-_ATTENTION = {"linear": 1.9, "galerkin": 4.0, "softmax": 1.9, "nystrom": 5.4}
-"""How many times as long fused steps are with attentions of torch, Nyström with 256 landmarks."""
+_ATTENTION = {"linear": 1.9, "galerkin": 4.0, "softmax": 1.9, "nystrom": 2.1}
+"""How many times as long fused steps are with attentions of torch, Nyström with few landmarks."""
+_MANY_LANDMARKS = 5.4
+"""How many times as long they are with Nyström and so many that it has no kernels."""
 _NORM = {"bn": 1.6, "ln": 1.6}
 """How many times as long fused steps may be with a norm of torch."""
 _SHORT_STEP = 4.5
@@ -112,10 +115,16 @@ def _step(cell: Cell, budget: Budget) -> float:
     step = _STEPS[cell.benchmark][_MODELS.index(usual.model.name)] * _larger(asked, usual)
     config = asked.model.config
     if isinstance(config, ONOConfig):
-        attention, norm = config.lower.attention, config.eigen.norm
-        of_torch = _ATTENTION.get(attention, 1.0) * _NORM.get(norm, 1.0)
-        step *= of_torch if unfusable(config) is None else _PLAIN
+        of_torch = _attention(config) * _NORM.get(config.eigen.norm, 1.0)
+        step *= of_torch if unfusable(config) is None else max(of_torch, _PLAIN)
     return step + _all_pairs(cell, asked)
+
+
+def _attention(config: ONOConfig) -> float:
+    lower = config.lower
+    if lower.attention == "nystrom" and lower.landmarks > MOST_LANDMARKS:
+        return _MANY_LANDMARKS
+    return _ATTENTION.get(lower.attention, 1.0)
 
 
 def _larger(asked: Recipe, usual: Recipe) -> float:

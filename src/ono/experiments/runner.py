@@ -114,7 +114,7 @@ class _Call:
             for line in whole
             if line.data in ("made", "stand-in")
         }
-        self.begun = {line.work: line.shared or 1 for line in lines if line.status == "stopped"}
+        self.begun = {line.work: line.shared for line in lines if line.status == "stopped"}
         self.no_data: dict[Path, str] = {}
         self.total = sum(len(work.jobs) for work in works)
         self.summary = Summary(left=self.total)
@@ -127,7 +127,8 @@ class _Call:
             own = {"experiment": job.experiment, "recipe": job.cell.recipe}
             line = ended.line.model_copy(update=own | {"changes": job.cell.changes})
             if line.shared is not None:  # its seconds are also those before it was stopped
-                shared = max(line.shared, self.begun.get(line.work, 1))
+                before = self.begun.get(line.work, 1)
+                shared = None if before is None else max(line.shared, before)
                 line = line.model_copy(update={"shared": shared})
             self.ledger.append(line)
             self.summary.left -= 1

@@ -358,7 +358,10 @@ class ONO(nn.Module):
         choice = self.config.eigen.measure
         weights = domain.measure(quadrature=choice == "weights")
         if domain.mask is None:
-            return Measure(weights, float(domain.points) if choice == "sum" else 1.0, padded=False)
+            # Given weights may be zero in a cloud; nodes of a mesh count whatever theirs are.
+            whole = weights is None or domain.shape is not None
+            total = float(domain.points) if choice == "sum" else 1.0
+            return Measure(weights, total, padded=not whole)
         if choice != "sum":
             return Measure(weights)
         return Measure(weights, domain.mask.sum(-1).to(domain.coords.dtype))

@@ -218,7 +218,8 @@ def _remembered(
 ) -> _Layer:
     """Return what a layer keeps, made again from its inputs if little more was kept.
 
-    What lies between the flows is not made again: it has been counted.
+    What lies between the flows is not made again, it has been counted; a norm of torch there has
+    kept its whole history.
     """
     if isinstance(kept, _Layer):
         return kept

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ono.models.ono import ONO
 from ono.models.ono_config import LowerOptions, ONOConfig
 from ono.models.ono_flows import Flows, Own, Plan
-from ono.nn.attention import Attention, EfficientAttention
+from ono.nn.attention import Attention, EfficientAttention, NystromAttention
 from ono.nn.blocks import NNBlock, OrthogonalBlock
 from ono.nn.fused_ends import MOST_OUTPUTS, Lifting, can_lift, lifted, projected
 from ono.nn.fused_launch import WIDTHS, Setting, ambient_precision, operands
@@ -74,6 +74,13 @@ def fuse_blocks(module: nn.Module, wanted: bool = True, *, streams: bool = True)
     for part in parts:
         part.flows = partial(flows, streams=streams) if wanted else None
     return len(parts)
+
+
+def fuse_landmarks(module: nn.Module, wanted: bool) -> None:
+    """Let Nyström attention inside a module use kernels for few landmarks where a GPU has them."""
+    for part in module.modules():
+        if isinstance(part, NystromAttention):
+            part.kernels = wanted
 
 
 @contextlib.contextmanager

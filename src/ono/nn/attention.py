@@ -168,6 +168,8 @@ class NystromAttention(Attention):
         super().__init__(width, heads)
         self.landmarks = landmarks
         self.iterations = iterations
+        self.kernels = True
+        """Whether kernels for few landmarks are used where a GPU has them."""
         self.convolution = (
             nn.Conv2d(
                 heads, heads, (self.taps, 1), padding=(self.taps // 2, 0), groups=heads, bias=False
@@ -178,15 +180,15 @@ class NystromAttention(Attention):
 
     def summary(self, q: Points, k: Points, v: Points, measure: Measure) -> Summary:
         """Return k̃, pinv(softmax(q̃ k̃ᵀ)) softmax(q̃ kᵀ) v and what hides unused landmarks."""
-        q, k, v = (self.split(x).transpose(1, 2) for x in (q, k, v))
-        q_mark, k_mark, used = self._landmarks(q, k, measure)
-        bias = None if measure.weights is None else measure.weights[:, None, None].log().to(q.dtype)
-        seen = landmark_attention(q_mark, k, v, bias)
-        told = between_landmarks(q_mark, k_mark, seen, used, self.iterations)
+        *marks, used = self._landmarks(q, k, measure)
+        k, v, q_mark, k_mark = (self.split(x).transpose(1, 2) for x in (k, v, *marks))
+        bias = None if measure.weights is None else measure.weights[:, None, None].log().to(k.dtype)
+        seen = landmark_attention(q_mark, k, v, bias, kernels=self.kernels)
+        told = between_landmarks(q_mark, k_mark, seen, used, self.iterations, kernels=self.kernels)
         summary: Summary = (k_mark, told)
         if used is not None and measure.weights is not None:
             v = v * (along_points(measure.weights, v) > 0)
-            hidden = torch.zeros_like(used, dtype=q.dtype).masked_fill(~used, -torch.inf)
+            hidden = torch.zeros_like(used, dtype=k.dtype).masked_fill(~used, -torch.inf)
             summary = (k_mark, told, hidden[:, None, None])
         return summary if self.convolution is None else (*summary, v)
 
@@ -195,7 +197,7 @@ class NystromAttention(Attention):
         k_mark, told, *rest = summary
         q = self.split(q).transpose(1, 2)
         v = rest.pop() if self.convolution is not None else None
-        mixed = landmark_attention(q, k_mark, told, rest[0] if rest else None)
+        mixed = landmark_attention(q, k_mark, told, rest[0] if rest else None, kernels=self.kernels)
         if self.convolution is not None and v is not None:
             mixed = mixed + self.convolution(v)
         return mixed.transpose(1, 2).flatten(2)
@@ -210,11 +212,9 @@ class NystromAttention(Attention):
         return super().read(x, summary)
 
     def _landmarks(
-        self,
-        q: Float[Tensor, "batch heads points share"],
-        k: Float[Tensor, "batch heads points share"],
-        measure: Measure,
+        self, q: Points, k: Points, measure: Measure
     ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the means of q and k over runs, all heads together, and which of them are used."""
         points = q.shape[-2]
         if measure.weights is None or not measure.padded:
             run = -(-points // self.landmarks)
@@ -226,9 +226,10 @@ class NystromAttention(Attention):
         members = (owner[..., None] == marks) & real[..., None]
         counted = members.sum(1)
         with torch.autocast(q.device.type, enabled=False):
+            wide_q, wide_k = map(at_least_float32, (q, k))
+            members = members.to(wide_q.dtype)
             q_mark, k_mark = (
-                sum_over_points(members[:, None].to(wide), wide)
-                / counted.clamp_min(1)[:, None, :, None]
-                for wide in map(at_least_float32, (q, k))
+                sum_over_points(members, wide) / counted.clamp_min(1)[..., None]
+                for wide in (wide_q, wide_k)
             )
         return q_mark.to(q.dtype), k_mark.to(k.dtype), counted > 0

@@ -19,16 +19,19 @@ def between_landmarks(
     seen: Float[Tensor, "batch heads landmarks share"],
     used: Bool[Tensor, "batch landmarks"] | None,
     iterations: int,
+    *,
+    kernels: bool = True,
 ) -> Float[Tensor, "batch heads landmarks share"]:
     """Return pinv(softmax(q kᵀ / sqrt(share))) seen, in float32 or better and rounded as `seen`.
 
-    Of each sample the first landmarks are `used`; the others look at nothing and tell nothing.
+    Of each sample the first landmarks are `used`; the others look at nothing and tell nothing. On a
+    GPU there are `kernels` for at most 64 of them.
 
     >>> q, k = torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2)
     >>> between_landmarks(q, k, torch.tensor([[[[3.0, 4.0]]]]), None, 6)[0, 0, 0].tolist()
     [3.0, 4.0]
     """
-    if can_tell(q):
+    if kernels and can_tell(q):
         return fused_between_landmarks(q, k, seen, used, iterations)
     with torch.autocast(q.device.type, enabled=False):
         wide_q, wide_k, wide_seen = map(at_least_float32, (q, k, seen))

@@ -49,7 +49,7 @@ def interlude(
     rounded = torch.autocast(device, torch.bfloat16, enabled=half, cache_enabled=False)
     with torch.enable_grad(), rounded:
         made = functional_call(module, own, (*sources, *others))
-    made = made.to(sources[0].dtype).contiguous()
+        made = made.to(sources[0].dtype).contiguous()
     return Interlude(made, sources, list(own.values()))
 
 

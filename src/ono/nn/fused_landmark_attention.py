@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ono.nn.fused_launch import MULTIPROCESSORS, ambient_precision, missing
+from ono.nn.fused_launch import MULTIPROCESSORS, ambient_precision, has_landmark_kernels
 
 _TILE = 64
-_MOST = 64
+MOST_LANDMARKS = 64
 """Landmarks that fit a tile."""
 _SHARES = (16, 32, 64)
 _SIZE = {"tile": _TILE, "num_warps": 4, "num_stages": 1}
@@ -30,14 +30,14 @@ def can_attend(q: Queries, k: Keys) -> bool:
     >>> can_attend(torch.zeros(1, 2, 99, 16), torch.zeros(1, 2, 64, 16))
     False
     """
-    few = min(q.shape[-2], k.shape[-2]) <= _MOST and q.shape[-1] in _SHARES
+    few = min(q.shape[-2], k.shape[-2]) <= MOST_LANDMARKS and q.shape[-1] in _SHARES
     short = q.dtype != torch.float64 and not torch.compiler.is_compiling()
-    return few and short and q.is_cuda and missing(q.device) is None
+    return few and short and q.is_cuda and has_landmark_kernels(q.device)
 
 
 def fused_landmark_attention(q: Queries, k: Keys, v: Keys, bias: Tensor | None) -> Queries:
     """Return what `landmark_attention` returns, of the type of v."""
-    function = _Read if k.shape[-2] <= _MOST else _Write
+    function = _Read if k.shape[-2] <= MOST_LANDMARKS else _Write
     bias = None if bias is None else bias.contiguous()
     mixed: Tensor = function.apply(*map(_dense, (q, k, v)), bias)  # type: ignore[no-untyped-call]
     return mixed
@@ -54,10 +54,11 @@ class _Read(torch.autograd.Function):
         ctx.precision = ambient_precision(q.device)
         ctx.save_for_backward(q, k, v, bias)
         out = _points_like(q, v.dtype)
-        read[-(-points // _TILE), batch * heads](
-            q, k, v, bias, out, *_strides(q, k, v, out), heads, points, k.shape[-2], _scale(q),
-            **_form(k, bias, ctx.precision),
-        )  # fmt: skip
+        with torch.cuda.device_of(q):
+            read[-(-points // _TILE), batch * heads](
+                q, k, v, bias, out, *_strides(q, k, v, out), heads, points, k.shape[-2], _scale(q),
+                **_form(k, bias, ctx.precision),
+            )  # fmt: skip
         return out
 
     @staticmethod
@@ -71,10 +72,11 @@ class _Read(torch.autograd.Function):
         parts, steps = _cut(q, points)
         d_q, form = _points_like(q, q.dtype), _form(k, bias, ctx.precision)
         d_marks = _float32(q, parts, 2, batch, heads, form["wide"], share)
-        read_backward[parts, batch * heads](
-            q, k, v, bias, d_out, d_q, d_marks, *_strides(q, k, v, d_out, d_q), heads, points,
-            k.shape[-2], steps, _scale(q), **form,
-        )  # fmt: skip
+        with torch.cuda.device_of(q):
+            read_backward[parts, batch * heads](
+                q, k, v, bias, d_out, d_q, d_marks, *_strides(q, k, v, d_out, d_q), heads, points,
+                k.shape[-2], steps, _scale(q), **form,
+            )  # fmt: skip
         d_k, d_v = d_marks.sum(0)[..., : k.shape[-2], :]
         return d_q, d_k.to(k.dtype), d_v.to(v.dtype), None
 
@@ -94,13 +96,14 @@ class _Write(torch.autograd.Function):
         every, wide = batch * heads, form["wide"]
         peaks, totals = (_float32(q, parts, every, wide) for _ in range(2))
         sums = _float32(q, parts, every, wide, share)
-        write[parts, every](
-            q, k, v, bias, peaks, totals, sums, *_strides(q, k, v), heads, points, marks, steps,
-            _scale(q), **form,
-        )  # fmt: skip
         out = torch.empty(q.shape, device=q.device, dtype=v.dtype)
         level = _float32(q, every, wide)
-        merged[every,](peaks, totals, sums, out, level, parts, marks, wide=wide, share=share)
+        with torch.cuda.device_of(q):
+            write[parts, every](
+                q, k, v, bias, peaks, totals, sums, *_strides(q, k, v), heads, points, marks, steps,
+                _scale(q), **form,
+            )  # fmt: skip
+            merged[every,](peaks, totals, sums, out, level, parts, marks, wide=wide, share=share)
         ctx.save_for_backward(q, k, v, bias, out, level)
         return out
 
@@ -117,10 +120,11 @@ class _Write(torch.autograd.Function):
         form = _form(q, bias, ctx.precision)
         d_k, d_v = _points_like(k, k.dtype), _points_like(v, v.dtype)
         d_q = _float32(q, parts, batch, heads, form["wide"], share)
-        write_backward[parts, batch * heads](
-            q, k, v, bias, out, level, d_out, d_k, d_v, d_q, *_strides(q, k, v, d_out, d_k),
-            heads, points, marks, steps, _scale(q), **form,
-        )  # fmt: skip
+        with torch.cuda.device_of(q):
+            write_backward[parts, batch * heads](
+                q, k, v, bias, out, level, d_out, d_k, d_v, d_q, *_strides(q, k, v, d_out, d_k),
+                heads, points, marks, steps, _scale(q), **form,
+            )  # fmt: skip
         return d_q.sum(0)[..., :marks, :].to(q.dtype), d_k, d_v, None
 
 

@@ -31,6 +31,8 @@ _SPLIT = {"bf16": 1, "bf16x3": 2}
 _MOST_TILES, _THREE_TILES, _RESERVED = 3, 164_352, 1024
 _BFLOAT16 = (8, 0)
 """Compute capability from which on tensor cores take bfloat16 numbers."""
+_TENSOR_MEMORY = (10, 11)
+"""Compute capabilities with a memory for sums of products, too small for those of landmarks."""
 
 
 def missing(device: torch.device, precision: str = "bf16") -> str | None:
@@ -54,6 +56,13 @@ def missing(device: torch.device, precision: str = "bf16") -> str | None:
     if precision == "bf16x6" and tiles_at_once(device) < _MOST_TILES:
         return "takes more shared memory in fp32 than this GPU has"
     return None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def has_landmark_kernels(device: torch.device) -> bool:
+    """Say whether the kernels for few landmarks can be compiled and run on a GPU."""
+    major, _ = torch.cuda.get_device_capability(device)
+    return missing(device) is None and major not in _TENSOR_MEMORY
 
 
 def available() -> bool:

@@ -154,7 +154,7 @@ def upper_backward(
         tiles(d_h), tiles(d_features), points, times,
         **weighted, **CHAIN, **heads, wide=wide(precision),
     )  # fmt: skip
-    if times > 1:
+    if h.ndim == 4:  # an axis of times, if only for one
         d_features = d_features.sum(1)
     behind = (Behind(0, own_1, norm_2, shift_2),)
     return d_h, d_features, d_kernels, Owed(left, right, 0, (norms, d_w_v), behind)

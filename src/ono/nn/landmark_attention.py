@@ -19,18 +19,20 @@ def landmark_attention(
     k: Float[Tensor, "batch heads keys share"],
     v: Float[Tensor, "batch heads keys share"],
     bias: Float[Tensor, "batch 1 1 keys"] | None,
+    *,
+    kernels: bool = True,
 ) -> Float[Tensor, "batch heads queries share"]:
     """Return softmax(q kᵀ / sqrt(share) + bias) v; the bias gets no gradient.
 
-    On a GPU torch's fused attention is slow with few queries or few keys: there are kernels for at
-    most 64 of them. In float32 it is slow always. With some more landmarks on one side the map
+    On a GPU torch's fused attention is slow with few queries or few keys: there are `kernels` for
+    at most 64 of them. In float32 it is slow always. With some more landmarks on one side the map
     between both sides fits memory for a moment, and products with it are quick.
 
     >>> q, k = torch.zeros(1, 1, 3, 2), torch.zeros(1, 1, 2, 2)
     >>> landmark_attention(q, k, torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]), None)[0, 0, 0].tolist()
     [2.0, 3.0]
     """
-    if can_attend(q, k):
+    if kernels and can_attend(q, k):
         return fused_landmark_attention(q, k, v, bias)
     rounded = torch.is_autocast_enabled(q.device.type)
     if not q.is_cuda or q.dtype != torch.float32 or rounded:

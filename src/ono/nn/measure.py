@@ -17,7 +17,8 @@ class Measure:
 
     `weights` sum to one over the points of a sample and are zero on padding; None is the uniform
     measure 1/M. `total` multiplies the inner product: one, except for the plain sum of the
-    released code, where it is the number of points. Where nothing is `padded` all points are real.
+    released code, where it is the number of points. Where nothing is `padded` all points are real,
+    else those of weight zero are not.
     """
 
     weights: Float[Tensor, "batch points"] | None = None

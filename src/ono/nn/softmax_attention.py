@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ono.device import own_products
@@ -29,34 +28,80 @@ def softmax_attention(
     [2.0, 3.0]
     """
     if _in_small_tiles(q):
-        mixed: Tensor = _InSmallTiles.apply(q, k, v, bias)  # type: ignore[no-untyped-call]
+        mixed: Tensor = small_tiles(q, k, v, bias)[0]
         return mixed
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
 
 def _in_small_tiles(q: Tensor) -> bool:
-    """Say whether torch would ask oneDNN for many small products."""
-    if torch.compiler.is_compiling() or q.is_cuda or q.dtype != torch.float32:
-        return False
-    return q.shape[-2] < _LARGE_TILES and torch.get_float32_matmul_precision() == "medium"
+    """Say whether torch would ask oneDNN for many small products, which takes long to begin one."""
+    small = q.device.type == "cpu" and q.dtype == torch.float32 and q.shape[-2] < _LARGE_TILES
+    return small and torch.get_float32_matmul_precision() == "medium"
 
 
-class _InSmallTiles(torch.autograd.Function):
-    """The attention of torch with products of its own: oneDNN takes longer to begin small ones."""
+def _on_cpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    found: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, attn_mask=bias
+    )
+    return found
 
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        """Mix the values, with a history of its own."""
-        q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
-        with torch.enable_grad(), own_products():
-            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-        ctx.sources, ctx.mixed = (q, k, v), mixed
-        return mixed.detach()
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of queries, keys and values."""
-        with own_products():
-            found = torch.autograd.grad(ctx.mixed, ctx.sources, gradients[0])
-        return *found, None
+def _back_on_cpu(
+    d_mixed: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    mixed: Tensor,
+    level: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    found: tuple[Tensor, Tensor, Tensor]
+    found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        d_mixed, q, k, v, mixed, level, 0.0, False, attn_mask=bias
+    )
+    return found
+
+
+# Operators of their own, which torch.compile takes as they are.
+@torch.library.custom_op(
+    "ono::attention_in_small_tiles",
+    mutates_args=(),
+    schema="(Tensor q, Tensor k, Tensor v, Tensor? bias) -> (Tensor, Tensor)",
+)
+def small_tiles(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the attention of torch by products of its own, and the logarithms of its sums."""
+    with own_products():
+        return _on_cpu(q, k, v, bias)
+
+
+@torch.library.custom_op(
+    "ono::attention_in_small_tiles_backward",
+    mutates_args=(),
+    schema="(Tensor d_mixed, Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor mixed,"
+    " Tensor level) -> (Tensor, Tensor, Tensor)",
+)
+def small_tiles_backward(
+    d_mixed: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    mixed: Tensor,
+    level: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of queries, keys and values."""
+    with own_products():
+        return _back_on_cpu(d_mixed, q, k, v, bias, mixed, level)
+
+
+def _remember(ctx: Any, inputs: tuple[Tensor | None, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs, *output)
+
+
+def _backward(ctx: Any, d_mixed: Tensor, d_level: Tensor) -> tuple[Tensor | None, ...]:
+    return *small_tiles_backward(d_mixed, *ctx.saved_tensors), None
+
+
+small_tiles.register_fake(_on_cpu)
+small_tiles_backward.register_fake(_back_on_cpu)
+torch.library.register_autograd(small_tiles, _backward, setup_context=_remember)

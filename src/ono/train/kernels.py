@@ -7,7 +7,7 @@ import torch
 from ono.errors import RecipeError
 from ono.evaluate.operator import Operator
 from ono.models.ono import ONO
-from ono.models.ono_fused import fuse_blocks, unfusable
+from ono.models.ono_fused import fuse_blocks, fuse_landmarks, unfusable
 from ono.nn.fused_launch import missing
 from ono.train.recipe import Recipe
 
@@ -20,6 +20,7 @@ def choose_kernels(operator: Operator, recipe: Recipe, device: torch.device) -> 
         raise RecipeError(f"train.kernels=fused {hindrance}; use auto or plain")
     fused = hindrance is None and wanted != "plain"
     fuse_blocks(operator, fused, streams=recipe.train.streams)
+    fuse_landmarks(operator, wanted != "plain")
     return fused
 
 

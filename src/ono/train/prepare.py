@@ -13,9 +13,10 @@ from ono.data.info import Split
 from ono.data.store import INFO_FILE, REQUEST_FILE, Dataset
 from ono.data.task import Views, refuse_bad_rows, views
 from ono.data.view import View
-from ono.errors import DataError
+from ono.errors import DataError, RecipeError
 from ono.evaluate.card import Card
 from ono.evaluate.operator import Operator
+from ono.nn.cloud_ends import CloudEnds
 from ono.train.recipe import Recipe
 
 
@@ -86,8 +87,19 @@ def new_operator(recipe: Recipe, view: View) -> Operator:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         operator = Operator(card)
+    _refuse_no_torus(operator)
     operator.fit_scales(lambda: training_rows(view))
     return operator
+
+
+def _refuse_no_torus(operator: Operator) -> None:
+    """Refuse coordinates beyond the unit torus to a network that takes Fourier series on it."""
+    on_torus = any(isinstance(part, CloudEnds) for part in operator.model.modules())
+    if on_torus and operator.card.coords == "standard":
+        raise RecipeError(
+            f"data.coords is standard, but {operator.card.model} takes Fourier series of points "
+            "between 0 and 1; use box or spread"
+        )
 
 
 def _refuse_too_thin(card: Card, view: View) -> None:
