@@ -118,13 +118,15 @@ def paper_speed(
     device: str = "auto",
     seconds: float = 2.0,
     clock: Callable[[], float] = time.perf_counter,
+    published: bool = True,
 ) -> Speed | None:
     """Measure the steps of a recipe with the published form of its operator, if it is an ONO.
 
-    Its products are those of torch by itself, as the published code has them.
+    Its products are those of torch by itself, as the `published` code has them, or ours.
     """
     recipe = paper_form(recipe_on(source, data, overrides))
-    return None if recipe is None else _measure(recipe, device, seconds, clock, own_products())
+    products = own_products() if published else None
+    return None if recipe is None else _measure(recipe, device, seconds, clock, products)
 
 
 def compare(

@@ -36,7 +36,12 @@ def softmax_attention(
 def _in_small_tiles(q: Tensor) -> bool:
     """Say whether torch would ask oneDNN for many small products, which takes long to begin one."""
     small = q.device.type == "cpu" and q.dtype == torch.float32 and q.shape[-2] < _LARGE_TILES
-    return small and torch.get_float32_matmul_precision() == "medium"
+    return small and _one_dnn_is_asked()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _one_dnn_is_asked() -> bool:
+    return torch.get_float32_matmul_precision() == "medium"
 
 
 def _on_cpu(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
