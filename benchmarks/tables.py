@@ -121,7 +121,7 @@ COLUMNS = {
         "constant",
         "commit",
     ),
-    "darcy_local": ("model", "epochs", "test error", "commit"),
+    "darcy_local": ("model", "epochs", "test errors", "commit"),
     "quick_surroundings": ("benchmark", "epochs", "without", "test error", "commit"),
     "surroundings": ("changes", "29²", "43²", "85²", "trained in s", "commit"),
     "memory": ("options", "GiB", "commit"),

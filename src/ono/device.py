@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -122,9 +123,12 @@ def _float32_products(precision: str) -> Iterator[None]:
 
 @cache
 def _rounds_nothing() -> bool:
-    """Say whether a product that may be rounded to bfloat16 on a CPU has all digits of float32."""
+    """Say whether oneDNN takes products that may be rounded to bfloat16, and does not round them."""
     import torch
 
+    wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+    if not (wide and torch.backends.mkldnn.is_available()):
+        return False
     # bfloat16 keeps eight digits of these numbers, which have twelve.
     a = 1 + torch.arange(64 * 64).reshape(64, 64) / 4096
     with _float32_products("medium"):
@@ -137,9 +141,10 @@ def keep_freed_memory() -> None:
     """Let this process keep the memory it frees, for its next tensors, until it ends.
 
     The C library of Linux gives it back to the system, which hands it out again page by page: a
-    fifth of the time of a training step on a CPU. Elsewhere nothing happens.
+    fifth of the time of a training step on a CPU. Elsewhere, and where the environment says what the
+    library is to do (MALLOC_…), nothing happens.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
         return
     import ctypes
 
