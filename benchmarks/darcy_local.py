@@ -3,10 +3,11 @@
 OMP_NUM_THREADS=1 python benchmarks/darcy_local.py --lines benchmarks/results/darcy_local.jsonl
 
 Trains the quick recipes of ONO, Galerkin Transformer, F-FNO and LSM on the same 600 samples of
-29 × 29 nodes, and ONO with more: two 3 × 3 convolutions behind each of its encoders; one of the values
-in the attention of every NN block; what its surroundings are; the last two together; and Nyström
-attention, without and with the convolution along the numbering of the nodes that the released code
-has. Every training takes some minutes on one core. `--seeds N` trains with seeds 0 to N - 1.
+29 × 29 nodes, and ONO with more: two 3 × 3 convolutions behind each of its encoders; one of the
+values in the attention of every NN block; what its surroundings are; the last two together; and
+Nyström attention, without and with the convolution along the numbering of the nodes that the
+released code has. Every training takes some minutes on one core. `--seeds N` trains with seeds 0 to
+N - 1.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _float32_products(precision: str) -> Iterator[None]:
 
 @cache
 def _rounds_nothing() -> bool:
-    """Say whether oneDNN takes products that may be rounded to bfloat16, and does not round them."""
+    """Say whether oneDNN takes products that may be rounded to bfloat16 and rounds nothing."""
     import torch
 
     wide = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
@@ -141,8 +141,8 @@ def keep_freed_memory() -> None:
     """Let this process keep the memory it frees, for its next tensors, until it ends.
 
     The C library of Linux gives it back to the system, which hands it out again page by page: a
-    fifth of the time of a training step on a CPU. Elsewhere, and where the environment says what the
-    library is to do (MALLOC_…), nothing happens.
+    fifth of the time of a training step on a CPU. Elsewhere, and where the environment says what
+    the library is to do (MALLOC_…), nothing happens.
     """
     if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
         return

@@ -148,7 +148,7 @@ def test_a_list_says_what_is_done_and_what_is_next(ono: Callable[..., Done]) -> 
 
 def test_trainings_can_lie_elsewhere(ono: Callable[..., Done], tmp_path: Path) -> None:
     """And pictures lie beside the ledger, where they can be kept without the trainings."""
-    arguments = ("super-resolution", "--only", "darcy/ono*", "--budget", "smoke")
+    arguments = ("super-resolution", "--only", "darcy/ono*=43", "--budget", "smoke")
     done = ono("reproduce", *arguments, "--device", "cpu", "--runs", "far/away")
     assert done.code == 0, done.out + done.err
     assert len(list((tmp_path / "far/away").iterdir())) == 1
@@ -187,8 +187,9 @@ def test_everything_runs_in_a_smoke_budget(ono: Callable[..., Done], tmp_path: P
     assert done.code == 0, done.out + done.err
     assert ", 0 stopped, 0 failed, 0 not begun" in done.out
     lines = Ledger(tmp_path / "results/ledger.jsonl").lines()
-    (finer,) = [x for x in lines if (x.experiment, x.recipe) == ("super-resolution", "darcy/ono")]
-    assert set(finer.values) == {"test", "validation", "85"}
+    for line in lines:
+        if line.experiment == "super-resolution":
+            assert set(line.values) == {"test", "validation", "85"}
     (later,) = [x for x in lines if (x.experiment, x.recipe) == ("temporal", "ns2d/ono")]
     assert len(later.by_time) == 10
     assert later.values["unseen"] == pytest.approx(sum(later.by_time[8:]) / 2)

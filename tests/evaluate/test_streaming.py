@@ -14,6 +14,7 @@ from ono.errors import UnsupportedDomain
 from ono.evaluate import operator as operators
 from ono.evaluate.operator import Operator
 from ono.evaluate.predict import predict
+from ono.models.ono_stream import stream
 from ono.train.loop import fit
 from ono.train.prepare import cut
 from ono.train.recipe import Recipe
@@ -65,18 +66,17 @@ def test_many_points_are_taken_in_chunks_by_themselves(
     operator, _ = trained(tiny.dataset(tmp_path / "data"), tmp_path / "run")
     values = tiny.fields(seed=3)[1][:3]
     calls: list[int] = []
-    whole = Operator.stream
 
-    def noted(self: Operator, *args: Any, **options: Any) -> torch.Tensor:
+    def noted(*args: Any, **options: Any) -> torch.Tensor:
         calls.append(options["chunk"])
-        return whole(self, *args, **options)
+        return stream(*args, **options)
 
-    monkeypatch.setattr(Operator, "stream", noted)
+    monkeypatch.setattr("ono.evaluate.operator.stream", noted)
     predict(operator, values)
     assert calls == []
-    monkeypatch.setattr(operators, "_MANY", 3 * SIDE * SIDE - 1)
+    monkeypatch.setitem(operators._MANY, "cpu", 3 * SIDE * SIDE - 1)
     predict(operator, values)
-    assert calls == [1 << 16]
+    assert calls == [operator.chunk]
 
 
 def test_other_operators_are_refused(tmp_path: Path) -> None:

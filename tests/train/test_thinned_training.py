@@ -28,7 +28,7 @@ from ono.domain import Domain
 from ono.errors import DataError, RecipeError
 from ono.evaluate.card import Card
 from ono.evaluate.metrics import relative_l2
-from ono.evaluate.operator import Operator
+from ono.evaluate.operator import _MANY, Operator
 from ono.evaluate.predict import predict
 from ono.models.ono import ONO
 from ono.train.execution import Epoch, execution
@@ -169,7 +169,7 @@ def test_the_network_is_calibrated_on_what_it_sees(
 def test_points_are_counted_after_thinning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tiny.dataset(tmp_path / "data")
     operator = new_operator(thinned(data), cut(data, thinned(data)).train)
-    monkeypatch.setattr("ono.evaluate.operator._MANY", 80)
+    monkeypatch.setitem(_MANY, "cpu", 80)
     assert not operator.in_chunks(Domain.grid((9, 9)))
     assert operator.in_chunks(Domain.grid((9, 9), batch=4))
 

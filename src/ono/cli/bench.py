@@ -134,9 +134,7 @@ def inference(
     batch: Annotated[
         list[int] | None, typer.Option(min=1, help="Samples a call; repeatable. Default: 1 and 32.")
     ] = None,
-    chunk: Annotated[
-        int | None, typer.Option(min=1, help="Points at a time. Default: 65536, if many.")
-    ] = None,
+    chunk: Annotated[int | None, typer.Option(min=1, help="Points at a time, if many.")] = None,
     recorded: Annotated[
         bool, typer.Option("--recorded", help="Replay each call as a CUDA graph (needs a GPU).")
     ] = False,

@@ -64,7 +64,7 @@ def predict(
     ] = None,
     chunk: Annotated[
         int | None,
-        typer.Option(min=1, help="Points at a time. Default: 65536, if there are many."),
+        typer.Option(min=1, help="Points at a time, if there are many."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:

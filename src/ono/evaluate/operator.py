@@ -47,10 +47,13 @@ from ono.models.registry import MODELS, build
 from ono.nn.interpolation import interpolate
 from ono.nn.measure import at_least_float32
 
-CHUNK = 1 << 16
-"""Points at a time, where they are taken in chunks."""
+CHUNK = {"cpu": 1 << 14, "cuda": 1 << 16}
+"""Points at a time, where they are taken in chunks.
 
-_MANY = 1 << 18
+On a CPU tensors of more are too large for the C library to keep, and for its caches.
+"""
+
+_MANY = {"cpu": 1 << 15, "cuda": 1 << 18}
 """Points above which an operator that can take them in chunks does so."""
 
 _P = ParamSpec("_P")
@@ -154,6 +157,11 @@ class Operator(nn.Module):
         """Where its weights are."""
         return self.normaliser.coord_low.device
 
+    @property
+    def chunk(self) -> int:
+        """How many points are taken at a time, where they are taken in chunks."""
+        return CHUNK[self.device.type]
+
     def fit_scales(self, batches: Callable[[], Iterable[Batch]]) -> None:
         """Fit what is not learned by gradients: scales, and the guess if there is one."""
         self.normaliser.fit(batches())
@@ -196,7 +204,7 @@ class Operator(nn.Module):
         values: Float[Tensor, "batch points channels"],
         *,
         time: Tensor | None = None,
-        chunk: int = CHUNK,
+        chunk: int | None = None,
         keep: bool = True,
     ) -> Float[Tensor, "batch ... out"]:
         """Evaluate at the input points with memory for `chunk` of them, in one pass per layer.
@@ -210,6 +218,7 @@ class Operator(nn.Module):
             raise UnsupportedDomain(
                 f"{self.card.model} needs all points at once; only ono can take them in chunks"
             )
+        chunk = chunk or self.chunk
         device, home = self.device, domain.coords.device
         here, scaled = scale.place(domain.to(device)), scale.encode(values.to(device))
         clock = None if time is None else scale.clock(time.to(device))
@@ -237,13 +246,13 @@ class Operator(nn.Module):
         """Evaluate at the input points: in chunks if asked to or if they are many, else at once."""
         if chunk is None and not self.in_chunks(domain, time):
             return self.forward(domain, values, time=time)
-        return self.stream(domain, values, time=time, chunk=chunk or CHUNK)
+        return self.stream(domain, values, time=time, chunk=chunk)
 
     def in_chunks(self, domain: Domain, time: Tensor | None = None) -> bool:
         """Say whether points are so many that `field` takes them in chunks by itself."""
         times = 1 if time is None or time.ndim == 1 else time.shape[1]
         points = domain.points if self.thinning is None else self.thinning.kept(domain)
-        return domain.batch * points * times > _MANY and can_stream(self.model)
+        return domain.batch * points * times > _MANY[self.device.type] and can_stream(self.model)
 
     @_quickly
     @torch.no_grad()
@@ -254,7 +263,7 @@ class Operator(nn.Module):
         query: Domain,
         *,
         time: Tensor | None = None,
-        chunk: int = CHUNK,
+        chunk: int | None = None,
     ) -> Float[Tensor, "batch ... out"]:
         """Evaluate at any number of query points with memory for `chunk` of them.
 
@@ -271,7 +280,7 @@ class Operator(nn.Module):
         scaled = self.normaliser.encode(values)
         _, seen = self.model.encode(here, scaled, time=clock)
         parts = []
-        for coords in there.coords.split(chunk, 1):
+        for coords in there.coords.split(chunk or self.chunk, 1):
             some = Domain(coords)
             output = self.model.decode(seen, here, scaled, some, time=clock)
             parts.append(self._finish(output, here, scaled, some, clock))

@@ -16,7 +16,7 @@ from ono.domain import Domain
 from ono.errors import ShapeError
 from ono.evaluate.given import as_queries, as_times, understand
 from ono.evaluate.given_points import box
-from ono.evaluate.operator import CHUNK, Operator
+from ono.evaluate.operator import Operator
 from ono.evaluate.rollout import roll_out
 
 
@@ -63,8 +63,8 @@ def predict(
     [points] or [samples points], and one that knows numbers of a whole sample needs `params`
     [samples numbers].
     `query` [queries dim] asks for the output elsewhere: [samples queries channels]. `chunk` is how
-    many points to take at a time: 65536 queries if not given, and input points only if there are
-    more than a quarter of a million.
+    many points to take at a time: if not given, 65536 queries on a GPU and 16384 on a CPU, and
+    input points only if there are more than a quarter of a million, or 32768.
 
     An operator for roll-outs takes the known frames as `history` [samples frames ...], laid out
     like inputs, and returns `steps` further ones; a timed one returns the output at `times`. Both
@@ -90,7 +90,7 @@ def predict(
             made = operator.field(domain, values, time=time, chunk=chunk)
         else:
             where = Domain(wanted.expand(len(values), -1, -1))
-            made = operator.at(domain, values, where, time=time, chunk=chunk or CHUNK)
+            made = operator.at(domain, values, where, time=time, chunk=chunk)
         results.append(made.cpu().numpy())
     made_all = np.concatenate(results)
     if wanted is not None:

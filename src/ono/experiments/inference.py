@@ -24,7 +24,7 @@ from ono.data.store import Dataset
 from ono.device import choose_device
 from ono.domain import Domain
 from ono.errors import OutOfMemory
-from ono.evaluate.operator import CHUNK, Operator
+from ono.evaluate.operator import Operator
 from ono.evaluate.recorded import Recorded
 from ono.train.prepare import cut, new_operator
 from ono.train.recipe import Recipe
@@ -83,7 +83,7 @@ def call_speed(
     domain, values, moment = noise(operator, points, batch)
     domain, values = domain.to(device), values.to(device)
     if chunk is None and operator.in_chunks(domain) and not recorded:
-        chunk = CHUNK
+        chunk = operator.chunk
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
