@@ -142,6 +142,7 @@ COLUMNS = {
     ),
 }
 COLUMNS["precision_peers"] = COLUMNS["precision"]
+COLUMNS["inference_cpu"] = tuple(c for c in COLUMNS["inference"] if c != "peak GiB")
 _WITHOUT_PAPER_FORM = tuple(c for c in COLUMNS["steps"] if "paper form" not in c)
 COLUMNS |= dict.fromkeys(("steps_one_set", "steps_bf16_peers"), _WITHOUT_PAPER_FORM)
 REGION = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.S)
@@ -183,7 +184,7 @@ def call(line: dict[str, Any]) -> dict[str, str]:
         "chunk": line["chunk"] or "",
         "ms/call": f"{line['milliseconds']:.4g}",
         "points/s": f"{rate:.2g}",
-        "peak GiB": f"{line['peak_bytes'] / 2**30:.2f}",
+        "peak GiB": "" if line["peak_bytes"] is None else f"{line['peak_bytes'] / 2**30:.2f}",
         "commit": line["commit"],
     }
 
@@ -194,6 +195,7 @@ FORMS = {
     "steps_bf16_peers": step,
     "nystrom": step,
     "inference": call,
+    "inference_cpu": call,
 }
 
 
