@@ -21,8 +21,12 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 import ono.models.ono_fused as fused
+import ono.nn.between_landmarks as between
+import ono.nn.fused_between_landmarks as fused_between
+import ono.nn.fused_landmark_attention as fused_landmarks
 import ono.nn.fused_launch as launch
 import ono.nn.fused_owed as owed
+import ono.nn.landmark_attention as landmarks
 from ono.domain import Domain
 from ono.models.ono import ONO
 from ono.models.ono_config import ONOConfig
@@ -33,6 +37,7 @@ from ono.problem import Problem
 ROOM = {"8.0": 163, "8.6": 99, "8.9": 99, "9.0": 227, "10.0": 227, "12.0": 99}
 PRECISIONS = {"bf16": "bf16", "tf32": "bf16x3", "fp32": "bf16x6"}
 HOPPER = 9
+LANDMARKS = (16, 32, 64)
 
 
 class Elsewhere:
@@ -67,12 +72,12 @@ class Compiled:
             self.shared[key] = done.metadata.shared
 
 
-def step(functions: int, sets: int) -> None:
+def step(functions: int, sets: int, **lower: Any) -> None:
     """Take one step of an operator of width 128, with enough points for sums of many tiles."""
     config = ONOConfig.model_validate(
         {
             "layers": 1,
-            "lower": {"heads": 128 // functions},
+            "lower": {"heads": 128 // functions, **lower},
             "eigen": {"functions": functions, "heads": sets},
         }
     )
@@ -93,10 +98,13 @@ def pretend(capability: str, precision: str) -> Compiled:
     fits = 1024 * ROOM[capability] >= launch._THREE_TILES
     described = major >= HOPPER and precision == "bf16"
     tight = described and major == HOPPER
+    attending = (fused, fused_between, fused_landmarks)
     answers: list[tuple[object, str, Callable[..., Any]]] = [
         (launch, "tiles_at_once", lambda device: 3 if fits else 2),
         (owed, "tiles_at_once", lambda device: 3 if fits else 2),
-        (fused, "ambient_precision", lambda device: precision),
+        (between, "can_tell", lambda q: q.shape[-2] <= fused_landmarks.MOST_LANDMARKS),
+        (landmarks, "can_attend", lambda q, k: True),
+        *((place, "ambient_precision", lambda device: precision) for place in attending),
         (Form, "of", lambda _, points, *rest: Form(points, described, tight)),
     ]
     for place, name, answer in answers:
@@ -118,6 +126,8 @@ def main() -> None:
             compiled = pretend(capability, PRECISIONS[name])
             for functions, sets in ((16, 1), (16, 8), (32, 4)):
                 step(functions, sets)
+            for count in LANDMARKS:
+                step(16, 1, attention="nystrom", landmarks=count)
             largest = max(compiled.shared, key=lambda key: compiled.shared[key])
             keep(
                 {
