@@ -19,7 +19,8 @@ class Domain:
     """Points of a batch of samples. A grid is points that also know their `shape`.
 
     `weights` are quadrature weights that sum to one in each sample; `mask` is true where a point
-    is real and false where it pads a ragged batch.
+    is real and false where it pads a ragged batch. On a `periodic` grid the first node of an axis
+    follows the last.
 
     >>> domain = Domain.grid((3, 3), batch=2)
     >>> domain.coords.shape, domain.shape
@@ -30,6 +31,7 @@ class Domain:
     shape: tuple[int, ...] | None = None
     weights: Float[Tensor, "batch points"] | None = None
     mask: Bool[Tensor, "batch points"] | None = None
+    periodic: bool = False
 
     def __post_init__(self) -> None:
         if torch.compiler.is_compiling():
@@ -104,7 +106,7 @@ class Domain:
             return None if x is None else x.repeat_interleave(times, 0)
 
         coords = self.coords.repeat_interleave(times, 0)
-        return Domain(coords, self.shape, again(self.weights), again(self.mask))
+        return Domain(coords, self.shape, again(self.weights), again(self.mask), self.periodic)
 
     def to(self, device: torch.device | str) -> Domain:
         """Return this domain on another device."""
@@ -117,6 +119,7 @@ class Domain:
             self.shape,
             move(self.weights),
             move(self.mask),
+            self.periodic,
         )
 
     def measure(self, *, quadrature: bool = True) -> Float[Tensor, "batch points"] | None:

@@ -192,7 +192,8 @@ def test_everything_runs_in_a_smoke_budget(ono: Callable[..., Done], tmp_path: P
             assert set(line.values) == {"test", "validation", "85"}
     (later,) = [x for x in lines if (x.experiment, x.recipe) == ("temporal", "ns2d/ono")]
     assert len(later.by_time) == 10
-    assert later.values["unseen"] == pytest.approx(sum(later.by_time[8:]) / 2)
+    assert later.values["seen"] <= max(later.by_time[:8])
+    assert min(later.by_time[8:]) <= later.values["unseen"] <= max(later.by_time[8:])
     assert ono("report", "results").code == 0
 
 

@@ -167,6 +167,17 @@ def test_samples_do_not_see_padding_or_batch_mates(
     assert torch.allclose(together, alone, rtol=1e-8, atol=1e-10)
 
 
+def test_points_are_numbered_without_padding() -> None:
+    domain, values = cloud()
+    model = calibrated(build(position="index"), domain, values)
+    mask = torch.ones(3, 40, dtype=torch.bool)
+    mask[0, 25:] = False
+    together = model(Domain(domain.coords, mask=mask), values * mask[..., None])
+    alone = model(Domain(domain.coords[:1, :25]), values[:1, :25])
+    assert torch.allclose(together[:1, :25], alone, rtol=1e-8, atol=1e-10)
+    assert torch.allclose(together[1:], model(domain, values)[1:], rtol=1e-8, atol=1e-10)
+
+
 def test_samples_whitened_alone_need_no_calibration_and_no_mates() -> None:
     domain, values = cloud()
     model = build(eigen={"covariance": "sample"})

@@ -3,6 +3,7 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from ono.domain import Domain
 from ono.nn.interpolation import interpolate
@@ -41,6 +42,26 @@ def test_nearest_keeps_jumps_and_padding_is_never_nearest() -> None:
     values = torch.tensor([[[3.0], [12.0], [99.0]]])
     query = Domain(torch.tensor([[[0.45], [0.6]]]))
     assert interpolate(line, values, query, "nearest").flatten().tolist() == [3.0, 12.0]
+
+
+def test_a_periodic_grid_has_no_seam() -> None:
+    torch.manual_seed(0)
+    nodes = torch.stack(
+        torch.meshgrid(torch.arange(6.0) / 6, torch.arange(4.0) / 4, indexing="ij"), -1
+    )
+    torus = Domain(nodes.flatten(0, 1)[None], (6, 4), periodic=True)
+    values, query = torch.randn(1, 24, 2), Domain(torch.rand(1, 50, 2))
+    # The same field on a grid that repeats its first row and column at the ends.
+    ends = nn.functional.pad(values.mT.unflatten(2, (6, 4)), (0, 1, 0, 1), mode="circular")
+    closed = ends.flatten(2).mT
+    for method in ("linear", "nearest"):
+        there = interpolate(torus, values, query, method)
+        assert torch.allclose(
+            there, interpolate(Domain.grid((7, 5)), closed, query, method), atol=1e-5
+        )
+        assert torch.allclose(
+            there, interpolate(torus, values, Domain(query.coords + 1), method), atol=1e-4
+        )
 
 
 def test_outside_a_grid_the_boundary_value_holds() -> None:

@@ -82,16 +82,21 @@ def test_only_the_trained_steps_are_seen_in_training(tmp_path: Path) -> None:
     data = tiny.series(tmp_path / "data")
     recipe = changed(data, rollout={"history": 2, "train_steps": 1})
     parts = cut(data, recipe)
-    assert parts.train.times is not None
-    assert len(parts.train.times) == 1
-    assert parts.test.times is not None
-    assert len(parts.test.times) == 4
+    frames = [parts.train.times, parts.validation.times, parts.test.times]
+    assert [None if times is None else len(times) for times in frames] == [1, 1, 4]
     fit(recipe, tmp_path / "run")
     operator = Operator.load(tmp_path / "run")
     assert operator.card.history == 2
     found = score(operator, load(parts.test, CPU))
     assert found.frames is not None
     assert found.frames.shape == (4, 4)
+    (batch,) = load(parts.test, CPU).batches(torch.arange(4).numpy(), 4)
+    with torch.no_grad():
+        made = operator.answer(batch)
+    kept = json.loads((tmp_path / "run" / "result.json").read_text())
+    for name, times in (("test_seen", slice(1)), ("test_unseen", slice(1, None))):
+        expected = relative_l2(made[:, times], batch.target[:, times]).mean()
+        assert kept[name] == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_a_timed_operator_answers_at_any_time(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from ono.data.info import Array
 from ono.data.view import Batch, View
-from ono.domain import Domain
 
 _RESIDENT_SHARE = 0.4
 _READ_ROWS = 64
@@ -50,7 +49,7 @@ class Resident:
         data, domain = view.dataset, everything.domain
         if data.info.mesh.shared and (data.weights is None or data.weights.ndim == 1):
             weights = None if domain.weights is None else domain.weights[:1].clone()
-            shared = Domain(domain.coords[:1].clone(), domain.shape, weights)
+            shared = replace(domain, coords=domain.coords[:1].clone(), weights=weights)
             everything = replace(everything, domain=shared)
         mask = domain.mask
         self.lengths = None if mask is None else mask.sum(-1).numpy()
@@ -87,7 +86,12 @@ class Resident:
         coords = gather(domain.coords)
         assert coords is not None
         return Batch(
-            Domain(coords, domain.shape, gather(domain.weights), gather(domain.mask)),
+            replace(
+                domain,
+                coords=coords,
+                weights=gather(domain.weights),
+                mask=gather(domain.mask),
+            ),
             self.all.values[index, :longest],
             self.all.target[index][..., :longest, :],
             index,

@@ -35,8 +35,8 @@ def views(
 ) -> Views:
     """Cut a dataset into its splits at a resolution, with at most so many samples of each.
 
-    Of a roll-out `history` frames are known; `train_steps` of the others are trained on, and all
-    of them are evaluated.
+    Of a roll-out `history` frames are known; `train_steps` of the others are trained on and choose
+    the checkpoint, and all of them are tested.
     """
     stride, channels = stride_for(dataset, resolution), output_places(dataset, outputs)
     window = window_for(dataset, history)
@@ -56,7 +56,7 @@ def views(
                 f"data.{split} asks for {limit} samples, {dataset.path} has {len(rows)}; "
                 f"{_way_to_more(dataset)}"
             )
-        frames = trained if split == "train" else window
+        frames = window if split == "test" else trained
         return View(dataset, rows[:limit], stride, frames, channels)
 
     return Views(view("train"), view("validation"), view("test"))

@@ -58,7 +58,9 @@ class Batch:
             return None if x is None else x[some]
 
         whole = self.domain
-        domain = Domain(whole.coords[some], whole.shape, cut(whole.weights), cut(whole.mask))
+        domain = Domain(
+            whole.coords[some], whole.shape, cut(whole.weights), cut(whole.mask), whole.periodic
+        )
         return Batch(
             domain,
             self.values[some],
@@ -167,7 +169,7 @@ class View:
         if data.params is not None:
             params = float_tensor(data.params[rows])[:, None].expand(-1, values.shape[1], -1)
             values = torch.cat((values, params), -1)
-        domain = Domain(coords, self.shape, weights)
+        domain = Domain(coords, self.shape, weights, periodic=mesh.periodic)
         kept = torch.from_numpy(rows.copy())
         return Batch(domain, values, target, kept, self._moments(), history)
 

@@ -33,6 +33,7 @@ class Given:
     place: Tensor
     weights: Tensor | None
     grid: tuple[int, ...] | None
+    periodic: bool
     layout: tuple[int, ...]
     lead: int
 
@@ -46,7 +47,8 @@ class Given:
 
         weights = None if self.weights is None else rows(self.weights)
         frames = None if self.frames is None else float_tensor(self.frames[part]).to(device)
-        return Domain(rows(self.place), self.grid, weights), values, frames
+        domain = Domain(rows(self.place), self.grid, weights, periodic=self.periodic)
+        return domain, values, frames
 
     @property
     def bare(self) -> bool:
@@ -112,7 +114,8 @@ def understand(
         grid = found
     grid = grid or mesh or mesh_shape(operator, place)
     measure = as_weights(operator, weights, grid, values)
-    return Given(values, frames, place, measure, grid, layout, lead)
+    periodic = grid is not None and operator.card.mesh.periodic
+    return Given(values, frames, place, measure, grid, periodic, layout, lead)
 
 
 def _no_inputs(operator: Operator, coords: Array | None, params: Array | None) -> Array:

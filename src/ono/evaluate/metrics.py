@@ -22,11 +22,13 @@ def relative_l2(
     >>> relative_l2(torch.zeros(2, 5, 1), torch.ones(2, 5, 1)).tolist()
     [1.0, 1.0]
     """
-    difference = pred - true
-    if mask is not None:
-        real = mask.reshape(mask.shape[0], *(1,) * (pred.ndim - 3), mask.shape[1], 1)
-        difference, true = difference * real, true * real
-    return (_norm(difference) / _norm(true)).to(pred.dtype)
+    return (_norm(_real(pred - true, mask)) / _norm(_real(true, mask))).to(pred.dtype)
+
+
+def _real(x: Float[Tensor, " batch *rest"], mask: Tensor | None) -> Float[Tensor, " batch *rest"]:
+    if mask is None:
+        return x
+    return x * mask.reshape(mask.shape[0], *(1,) * (x.ndim - 3), mask.shape[1], 1)
 
 
 def _norm(x: Float[Tensor, " batch *rest"]) -> Float[Tensor, " batch"]:
@@ -64,6 +66,18 @@ def frame_errors(
     """
     pairs = zip(pred.unbind(1), true.unbind(1), strict=True)
     return torch.stack([relative_l2(ours, theirs, mask) for ours, theirs in pairs], -1)
+
+
+def frame_norms(
+    fields: Float[Tensor, "batch time points channels"],
+    mask: Bool[Tensor, "batch points"] | None = None,
+) -> Float[Tensor, "batch time"]:
+    """Return the norm of every time, with which errors of frames make one of several together.
+
+    >>> frame_norms(torch.ones(1, 2, 4, 1)).tolist()
+    [[2.0, 2.0]]
+    """
+    return torch.stack([_norm(_real(frame, mask)) for frame in fields.unbind(1)], -1)
 
 
 def gradient_relative_l2(

@@ -11,24 +11,36 @@ from torch import Tensor
 
 from ono.data.batches import Source, in_order
 from ono.device import quick_products
-from ono.evaluate.metrics import channel_errors, frame_errors, relative_l2
+from ono.evaluate.metrics import channel_errors, frame_errors, frame_norms, relative_l2
 from ono.evaluate.operator import Operator
 from ono.evaluate.shortage import halving
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The relative L2 error of each sample, of each channel or frame alone, and the rows."""
+    """The relative L2 error of each sample, of each channel or frame alone, and the rows.
+
+    `norms` are those of the true frames.
+    """
 
     errors: Float[Tensor, " samples"]
     channels: Float[Tensor, "samples channels"]
     rows: Tensor
     frames: Float[Tensor, "samples time"] | None = None
+    norms: Float[Tensor, "samples time"] | None = None
 
     @property
     def mean(self) -> float:
         """The mean over samples: a mean of ratios, not a ratio of means."""
         return float(self.errors.double().mean())
+
+    def mean_over(self, times: slice) -> float:
+        """Return the mean over samples of the error of some frames in one norm, as of all."""
+        assert self.frames is not None
+        assert self.norms is not None
+        norms = self.norms[:, times]
+        missed = self.frames[:, times] * norms
+        return float((missed.norm(dim=1) / norms.norm(dim=1)).mean())
 
 
 @torch.no_grad()
@@ -47,13 +59,19 @@ def score(operator: Operator, source: Source, batch: int | None = None) -> Score
 
 
 def _score(operator: Operator, source: Source, batch: int) -> Score:
-    errors, channels, frames, rows = [], [], [], []
+    errors, channels, frames, norms, rows = [], [], [], [], []
     for part in in_order(source, batch):
         pred, mask = operator.answer(part), part.domain.mask
         errors.append(relative_l2(pred, part.target, mask))
         channels.append(channel_errors(pred, part.target, mask))
         if part.times is not None:
             frames.append(frame_errors(pred, part.target, mask))
+            norms.append(frame_norms(part.target, mask))
         rows.append(part.rows)
-    by_frame = torch.cat(frames).cpu() if frames else None
-    return Score(torch.cat(errors).cpu(), torch.cat(channels).cpu(), torch.cat(rows), by_frame)
+    return Score(
+        torch.cat(errors).cpu(),
+        torch.cat(channels).cpu(),
+        torch.cat(rows),
+        torch.cat(frames).cpu() if frames else None,
+        torch.cat(norms).cpu() if norms else None,
+    )

@@ -116,7 +116,10 @@ class ThinMesh:
             gather = [axis.gather for axis in self.axes]
             weights = _along(whole.shape, gather, weights[..., None])[..., 0]
         shape = thin_shape(whole.shape, every, periodic=periodic)
-        self.domain = Domain(self.pick(whole.coords), shape, weights)
+        even = all(nodes % every == 0 for nodes in whole.shape)
+        self.domain = Domain(
+            self.pick(whole.coords), shape, weights, periodic=whole.periodic and even
+        )
 
     def pick(
         self, values: Float[Tensor, "batch points channels"]

@@ -115,18 +115,15 @@ def _train(job: Job, settings: Settings, line: Line, listeners: list[Listener]) 
     result = run.result()
     assert result is not None
     values = {"test": result["test"], "validation": result["validation"]}
-    by_time = result["test_by_time"] or []
-    if by_time and recipe.rollout is not None and recipe.rollout.train_steps is not None:
-        seen = recipe.rollout.train_steps
-        values["seen"] = sum(by_time[:seen]) / seen
-        values["unseen"] = sum(by_time[seen:]) / len(by_time[seen:])
+    if result["test_seen"] is not None:
+        values |= {"seen": result["test_seen"], "unseen": result["test_unseen"]}
     if job.cell.resolutions or job.cell.pictured:
         values |= _look_closer(job, settings, line, path, result)
     checkpoints.purge(path / "checkpoints", keep=1)
     return {
         "values": values,
         "by_channel": result["test_by_channel"],
-        "by_time": tuple(by_time),
+        "by_time": tuple(result["test_by_time"] or ()),
         "epochs": recipe.train.epochs,
         "run": str(path),
         "micro_batch": result.get("micro_batch"),

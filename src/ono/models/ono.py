@@ -342,7 +342,11 @@ class ONO(nn.Module):
             return torch.linspace(0, 1, nodes, device=coords.device, dtype=coords.dtype)
 
         if self.config.position == "index":
-            return axis(domain.points)[:, None].expand(domain.batch, -1, -1)
+            if domain.mask is None:
+                return axis(domain.points)[:, None].expand(domain.batch, -1, -1)
+            # Real points only, so that padding changes no number.
+            before = (domain.mask.cumsum(-1) - 1).to(coords.dtype)
+            return (before / before[:, -1:].clamp_min(1))[..., None]
         if domain.shape is None:
             raise UnsupportedDomain(
                 'a model with position="mesh" needs a grid or a structured mesh, got scattered '

@@ -136,8 +136,9 @@ class Transolver(nn.Module):
         x = self._lift(domain.coords, values, time)
         if time is not None and time.ndim == 2:
             domain = domain.repeat(time.shape[1])
-        # A token is a mean over the domain: quadrature weights count where there are any.
-        measure, tokens = Measure(domain.measure()), []
+        # Every point counts alike in the publication; weights are an option.
+        measure = Measure(domain.measure(quadrature=self.config.measure == "weights"))
+        tokens = []
         for block in self._blocks():
             x, told = block(x, measure, shape, domain.mask)
             tokens.append(told)

@@ -26,6 +26,9 @@ class TransolverConfig(BaseModel, frozen=True, extra="forbid"):
         "distances", description="distances: to the nodes of a reference grid (unified position)"
     )
     reference: int = Field(8, gt=1, description="nodes of that grid along each axis")
+    measure: Literal["mean", "weights"] = Field(
+        "mean", description="tokens: every point alike, or by quadrature weights"
+    )
     query: Literal["linear", "nearest"] = Field(
         "linear", description="how inputs reach query points, without convolutions"
     )

@@ -22,8 +22,9 @@ def interpolate(
 ) -> Float[Tensor, "batch queries channels"]:
     """Return the values at the query points; exact where a query is one of the points.
 
-    On a uniform grid "linear" is multilinear; elsewhere it weighs the nearest dim + 1 points by
-    their inverse distance. "nearest" keeps jumps sharp, as of a piecewise constant coefficient.
+    On a uniform grid "linear" is multilinear, also across the seam of a periodic one; elsewhere it
+    weighs the nearest dim + 1 points by their inverse distance. "nearest" keeps jumps sharp, as of
+    a piecewise constant coefficient.
 
     >>> line = Domain.grid((3,))
     >>> at = Domain(torch.tensor([[[0.25], [1.0]]]))
@@ -53,18 +54,22 @@ def _on_grid(
     assert domain.shape is not None
     shape = domain.shape
     first, last = domain.coords[:, :1], domain.coords[:, -1:]
-    steps = torch.tensor(shape, device=first.device) - 1
-    place = (query.coords - first) / (last - first) * steps
-    place = torch.minimum(place.clamp_min(0), steps.to(place.dtype))
+    nodes = torch.tensor(shape, device=first.device)
+    place = (query.coords - first) / (last - first) * (nodes - 1)
+    if domain.periodic:
+        place = place.remainder(nodes)
+    else:
+        place = torch.minimum(place.clamp_min(0), (nodes - 1).to(place.dtype))
     if method == "nearest":
-        return _gather(values, _flat_index(place.round().long(), shape))
-    cell = torch.minimum(place.floor().long(), steps - 1)
+        return _gather(values, _flat_index(place.round().long() % nodes, shape))
+    cells = nodes if domain.periodic else nodes - 1
+    cell = torch.minimum(place.floor().long(), cells - 1)
     inside = place - cell
     result = torch.zeros(())
     for corner in itertools.product((0, 1), repeat=domain.dim):
         up = torch.tensor(corner, device=cell.device)
         share = torch.where(up == 1, inside, 1 - inside).prod(-1, keepdim=True)
-        result = result + share * _gather(values, _flat_index(cell + up, shape))
+        result = result + share * _gather(values, _flat_index((cell + up) % nodes, shape))
     return result
 
 
