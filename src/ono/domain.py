@@ -20,7 +20,7 @@ class Domain:
 
     `weights` are quadrature weights that sum to one in each sample; `mask` is true where a point
     is real and false where it pads a ragged batch. On a `periodic` grid the first node of an axis
-    follows the last.
+    follows the last. What stands in padding does not matter as long as it is finite.
 
     >>> domain = Domain.grid((3, 3), batch=2)
     >>> domain.coords.shape, domain.shape
@@ -67,6 +67,8 @@ class Domain:
 
         Its weights are those of the trapezoidal rule.
         """
+        if not shape or min(shape) < 1:
+            raise ShapeError(f"a grid has at least one node along each axis, got shape {shape}")
         axes = [torch.linspace(0, 1, n, device=device, dtype=dtype) for n in shape]
         coords = torch.stack(torch.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(shape))
         weights = trapezoidal(shape).to(device, dtype)

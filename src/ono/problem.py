@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -35,6 +35,17 @@ class Problem:
     kind: Kind = "cloud"
     shape: tuple[int, ...] | None = None
     points: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ShapeError(f"kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
+        for name, size, least in (
+            ("dim", self.dim, 1),
+            ("in_channels", self.in_channels, 0),
+            ("out_channels", self.out_channels, 1),
+        ):
+            if size < least:
+                raise ShapeError(f"{name} must be at least {least}, got {size}")
 
     @classmethod
     def grid(
@@ -68,6 +79,11 @@ class Problem:
                 f"{model} expected values [{domain.batch} {domain.points} {self.in_channels}] "
                 f"(batch, points, input channels), got {list(values.shape)}; coordinates come "
                 "from the domain, do not append them to the values"
+            )
+        if values.dtype != domain.coords.dtype:
+            raise ShapeError(
+                f"{model} got values in {values.dtype} and coordinates in {domain.coords.dtype}; "
+                "give both in the dtype of its weights, which is float32 unless you changed it"
             )
         if domain.dim != self.dim:
             raise ShapeError(f"{model} was built for {self.dim} coordinates, got {domain.dim}")

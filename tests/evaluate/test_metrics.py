@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ono.evaluate.metrics import channel_errors, frame_errors, gradient_relative_l2, relative_l2
+from ono.evaluate.metrics import (
+    channel_errors,
+    frame_errors,
+    frame_norms,
+    gradient_relative_l2,
+    relative_l2,
+)
+from ono.evaluate.score import Score
 
 
 @pytest.mark.parametrize("scale", [1e-36, 1e-22, 1.0, 1e19, 1e36])
@@ -35,3 +42,17 @@ def test_small_fields_have_a_finite_gradient() -> None:
     assert pred.grad is not None
     assert torch.isfinite(pred.grad).all()
     assert (pred.grad != 0).all()
+
+
+def test_frames_together_have_one_norm() -> None:
+    true = torch.tensor([1.0, 2.0, 10.0]).reshape(1, 3, 1, 1).expand(2, 3, 5, 1)
+    pred = true + torch.tensor([0.5, 0.0, 1.0]).reshape(1, 3, 1, 1)
+    found = Score(
+        relative_l2(pred, true),
+        channel_errors(pred, true),
+        torch.arange(2),
+        frame_errors(pred, true),
+        frame_norms(true),
+    )
+    assert found.mean_over(slice(None)) == pytest.approx(float(relative_l2(pred, true).mean()))
+    assert found.mean_over(slice(2, None)) == pytest.approx(0.1)

@@ -156,7 +156,7 @@ def test_convolutions_can_be_left_out_on_a_grid() -> None:
 
 
 def test_quadrature_weights_restore_the_integral_of_a_refined_region() -> None:
-    model, (domain, values) = build(CLOUD), cloud()
+    model, (domain, values) = build(CLOUD, measure="weights"), cloud()
     weights = torch.full((3, 20), 1 / 20, dtype=torch.float64)
     repeated = torch.cat((torch.arange(20), torch.arange(10)))
     halved = torch.cat((weights[:, :10] / 2, weights[:, 10:], weights[:, :10] / 2), 1)

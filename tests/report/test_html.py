@@ -350,6 +350,20 @@ def test_other_data_at_the_same_place_is_not_drawn(run: Path, trained: Path) -> 
     page = Page(write_report(run))
     assert "holds other data than the run was trained on" in page.text
     assert "data:image" not in page.source
+    assert "Data from" not in page.text
+
+
+def test_the_origin_is_that_of_the_result_whatever_the_recipe_says_today(run: Path) -> None:
+    kept = json.loads((run / "result.json").read_text())
+    assert "was changed after it ended" not in Page(write_report(run)).text
+    file = run / "recipe.yaml"
+    content = yaml.safe_load(file.read_text())
+    content["seed"] = 5
+    file.write_text(yaml.safe_dump(content))
+    page = Page(write_report(run))
+    assert "was changed after it ended" in page.text
+    assert kept["recipe_sha256"] in page.text
+    assert "Seed 0" in page.text
 
 
 def test_what_is_no_run_and_what_cannot_be_written_is_refused(run: Path, tmp_path: Path) -> None:

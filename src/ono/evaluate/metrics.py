@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ono.errors import ShapeError
+
 
 def relative_l2(
     pred: Float[Tensor, " batch *rest"],
@@ -22,6 +24,10 @@ def relative_l2(
     >>> relative_l2(torch.zeros(2, 5, 1), torch.ones(2, 5, 1)).tolist()
     [1.0, 1.0]
     """
+    if not torch.compiler.is_compiling() and pred.shape != true.shape:
+        raise ShapeError(
+            f"prediction {list(pred.shape)} and truth {list(true.shape)} must have one shape"
+        )
     return (_norm(_real(pred - true, mask)) / _norm(_real(true, mask))).to(pred.dtype)
 
 

@@ -60,6 +60,19 @@ class Evidence:
     missing: str
 
     @property
+    def recipe_sha256(self) -> str:
+        """The hash of the recipe that made the result, whatever stands in the run today."""
+        return self.recipe.sha256 if self.outcome is None else self.outcome.recipe_sha256
+
+    @property
+    def is_of_this_data(self) -> bool:
+        """Whether the dataset that is there is the one of the result."""
+        if self.parts is None:
+            return False
+        there = self.parts.train.dataset.sha256
+        return self.outcome is None or self.outcome.dataset_sha256 == there
+
+    @property
     def resolution(self) -> tuple[int, ...] | None:
         """The logical shape of the mesh in training, unless it is a cloud or not known."""
         if self.card is not None:

@@ -14,6 +14,11 @@ from ono.report.evidence import Evidence, Outcome, gather
 from ono.report.page import number, page, paragraph, tiles
 from ono.report.words import duration
 
+_CHANGED = (
+    "The recipe of this run was changed after it ended. Errors, seed and hashes are of the recipe "
+    "that was trained; everything else this page says of a recipe is of the changed one."
+)
+
 
 def write_report(
     run: Path, out: Path | None = None, *, layer: int | None = None, data: Path | None = None
@@ -66,6 +71,7 @@ def header(found: Evidence) -> str:
         paragraph(lead(found), "lead"),
         unfinished(found) if found.outcome is None else headline(found, found.outcome),
         paragraph(f"Without pictures: {found.missing}", "note") if found.missing else "",
+        paragraph(_CHANGED, "note") if found.recipe_sha256 != found.recipe.sha256 else "",
         "</header>",
     ]
     return "\n".join(piece for piece in pieces if piece)

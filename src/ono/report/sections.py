@@ -256,12 +256,13 @@ def origin(found: Evidence) -> str:
     recipe, outcome, environment = found.recipe, found.outcome, dict(found.environment)
     commit = (outcome.commit if outcome else None) or environment.pop("commit", None)
     environment.pop("commit", None)
-    rows = [("Seed", str(recipe.seed)), ("Commit", str(commit or "not known"))]
-    rows.append(("Recipe SHA-256", recipe.sha256))
+    seed = recipe.seed if outcome is None else outcome.seed
+    rows = [("Seed", str(seed)), ("Commit", str(commit or "not known"))]
+    rows.append(("Recipe SHA-256", found.recipe_sha256))
     if outcome is not None:
         rows.append(("Dataset SHA-256", outcome.dataset_sha256))
     rows.append(("Dataset", recipe.data.path))
-    if found.parts is not None:
+    if found.parts is not None and found.is_of_this_data:
         source = found.parts.train.dataset.info.provenance
         made = f"{source.maker} {source.size}".strip()
         rows.append(("Data from", made + ("" if source.seed is None else f", seed {source.seed}")))

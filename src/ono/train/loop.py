@@ -38,9 +38,14 @@ from ono.train.state import Event, Kind, Listener, Result, State
 from ono.train.step import Step
 
 
-def fit(recipe: Recipe, path: Path, listeners: Sequence[Listener] = ()) -> Result:
-    """Train an operator into a new run directory."""
-    run = Run(path)
+def fit(recipe: Recipe, path: Path | str, listeners: Sequence[Listener] = ()) -> Result:
+    """Train an operator into a new run directory.
+
+    Each listener is called with an `Event` at the start, after every step and epoch, at every
+    checkpoint, warning and signal, and at the end. The best operator is then in `path` for
+    `Operator.load`, and `resume(path)` continues a run that was stopped.
+    """
+    run = Run(Path(path))
     dataset = Dataset.open(recipe.data.path)
     device = torch.device(choose_device(recipe.train.device))
     parts = cut(dataset, recipe)
@@ -53,7 +58,7 @@ def fit(recipe: Recipe, path: Path, listeners: Sequence[Listener] = ()) -> Resul
 
 
 def resume(
-    path: Path,
+    path: Path | str,
     listeners: Sequence[Listener] = (),
     chosen: Path | None = None,
     *,
@@ -64,14 +69,14 @@ def resume(
     `data` is where its dataset was moved to; the recipe stays as it was begun with. A run that
     ended before it wrote any checkpoint starts over.
     """
-    run = Run(path)
+    run = Run(Path(path))
     recipe = run.recipe()
     device = torch.device(choose_device(recipe.train.device))
     parts = cut(data_of(recipe, data), recipe)
     if data is not None and chosen is None and not checkpoints.saved(run.checkpoints):
         raise CheckpointError(
             f"{path} has no checkpoint that could say whether {data} is its data; start a new run "
-            f"with `ono train {path / RECIPE} data.path={data}`"
+            f"with `ono train {run.path / RECIPE} data.path={data}`"
         )
     with run.lock():
         training = _Training(run, recipe, parts, device, listeners, moved=data)
