@@ -37,7 +37,7 @@ def test_the_operator_is_calibrated_and_only_evaluates(tmp_path: Path) -> None:
 
 def test_points_are_counted_per_second(tmp_path: Path) -> None:
     operator = operator_for(tiny.dataset(tmp_path / "data").path, tmp_path)
-    row = call_speed("tiny", operator, 400, batch=3, seconds=0.05)
+    row = call_speed("tiny", operator, 400, batch=3, seconds=0.5)
     assert (row.points, row.batch, row.chunk, row.peak_bytes) == (400, 3, None, None)
     assert row.calls > 1
     assert row.points_per_second == pytest.approx(1000 * 3 * 400 / row.milliseconds)

@@ -14,6 +14,7 @@ from ono.cli import (
     doctor,
     evaluate,
     predict,
+    recipe,
     report,
     reproduce,
     resume,
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")
+app.add_typer(recipe.app, name="recipe")
 app.command("train")(train.train)
 app.command("resume")(resume.resume)
 app.command("eval")(evaluate.evaluate)

@@ -108,13 +108,16 @@ def _errors(event: Event) -> str:
     return text
 
 
-def print_table(table: Table) -> None:
-    """Print a table as wide as it has to be: a number that is cut off says nothing."""
+def print_table(table: Table, *, fold: bool = False) -> None:
+    """Print a table as wide as it has to be: a number that is cut off says nothing.
+
+    Text can be folded to the width of a terminal.
+    """
     from rich.console import Console
     from rich.measure import Measurement
 
     console = Console()
     needed = Measurement.get(console, console.options.update(width=1000), table).maximum
-    if needed > console.width:
+    if needed > console.width and not (fold and console.is_terminal):
         console = Console(width=needed)
     console.print(table)

@@ -18,7 +18,7 @@ class FNOConfig(BaseModel, frozen=True, extra="forbid"):
     """
 
     width: int = Field(32, gt=0, description="channels of the Fourier layers")
-    layers: int = Field(4, gt=0)
+    layers: int = Field(4, gt=0, description="blocks, one after the other")
     modes: Count | tuple[Count, ...] = Field(
         12, description="wave numbers kept, for all axes or one an axis; time is the last axis"
     )

@@ -22,8 +22,8 @@ class GalerkinConfig(BaseModel, frozen=True, extra="forbid"):
         "auto", description="auto: scaled on uniform grids, points elsewhere"
     )
     width: int = Field(128, gt=0, description="d, channels of the attention layers")
-    layers: int = Field(6, gt=0)
-    heads: int = Field(4, gt=0)
+    layers: int = Field(6, gt=0, description="blocks, one after the other")
+    heads: int = Field(4, gt=0, description="of the attention")
     norm: Literal["heads", "block"] = Field(
         "heads", description="layer norms on k and v of each head, or after attention and FFN"
     )

@@ -16,7 +16,7 @@ class GNOTConfig(BaseModel, frozen=True, extra="forbid"):
 
     width: int = Field(128, gt=0, description="d, channels of trunk, branches and blocks")
     layers: int = Field(3, gt=0, description="blocks")
-    heads: int = Field(1, gt=0)
+    heads: int = Field(1, gt=0, description="of the attentions")
     experts: int = Field(3, gt=0, description="networks that the gate mixes by place")
     mlp_layers: int = Field(3, ge=0, description="hidden layers of trunk, branches and head")
     inner_ratio: float = Field(4.0, gt=0, description="hidden width of experts and gate over d")

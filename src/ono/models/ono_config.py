@@ -12,8 +12,10 @@ from ono.nn.eigen_options import EigenOptions
 class LowerOptions(BaseModel, frozen=True, extra="forbid"):
     """The attention of the NN blocks, which learn the eigenfunctions."""
 
-    attention: Literal["efficient", "linear", "nystrom", "galerkin", "softmax"] = "efficient"
-    heads: int = Field(8, gt=0)
+    attention: Literal["efficient", "linear", "nystrom", "galerkin", "softmax"] = Field(
+        "efficient", description="how points see each other; softmax alone has quadratic cost"
+    )
+    heads: int = Field(8, gt=0, description="of the attention")
     width: int | None = Field(None, gt=0, description="channels of g; as many as of h if not given")
     layers: int | None = Field(
         None,
@@ -42,13 +44,15 @@ class ONOConfig(BaseModel, frozen=True, extra="forbid"):
     """
 
     width: int = Field(128, gt=0, description="d, channels of both flows")
-    layers: int = Field(8, gt=0)
+    layers: int = Field(8, gt=0, description="blocks, one after the other")
     ffn_ratio: float = Field(1.0, gt=0, description="hidden width of the FFNs over width")
     lower: LowerOptions = LowerOptions()
     eigen: EigenOptions = EigenOptions()
     block: Literal["pre", "post"] = Field("pre", description="norm before, or Eq. 6 as printed")
-    encoder: Literal["separate", "shared"] = "separate"
-    head: Literal["linear", "ffn"] = "linear"
+    encoder: Literal["separate", "shared"] = Field(
+        "separate", description="one network for each flow, or one for both"
+    )
+    head: Literal["linear", "ffn"] = Field("linear", description="what makes outputs of h")
     position: Literal["coords", "mesh", "index"] = Field(
         "coords", description="mesh: also the place in the logical mesh; index: node number only"
     )

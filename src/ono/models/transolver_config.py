@@ -15,8 +15,8 @@ class TransolverConfig(BaseModel, frozen=True, extra="forbid"):
     """
 
     width: int = Field(128, gt=0, description="d, channels of a point")
-    layers: int = Field(8, gt=0)
-    heads: int = Field(8, gt=0)
+    layers: int = Field(8, gt=0, description="blocks, one after the other")
+    heads: int = Field(8, gt=0, description="of the attention")
     slices: int = Field(64, gt=0, description="G, tokens a head")
     ffn_ratio: float = Field(1.0, gt=0, description="hidden width of the FFNs over width")
     convolution: bool = Field(

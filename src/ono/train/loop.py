@@ -1,7 +1,7 @@
 """The training loop: one readable file with an explicit state.
 
     fit(recipe, path)      start a run
-    resume(path)           continue one, with the bits it would have had
+    resume(path)           continue one; on a CPU with the bits it would have had
 
 The validation split chooses the checkpoint; the test split is evaluated once, at the end.
 """

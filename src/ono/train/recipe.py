@@ -34,10 +34,12 @@ from ono.train.recipe_sections import (
 class Recipe(BaseModel, frozen=True, extra="forbid"):
     """Everything that decides a training run."""
 
-    name: str = "own"
-    seed: int = Field(0, ge=0, lt=2**63)
+    name: str = Field("own", description="names the run directory")
+    seed: int = Field(0, ge=0, lt=2**63, description="of first weights and of the order of samples")
     data: DataRecipe
-    rollout: RolloutRecipe | None = None
+    rollout: RolloutRecipe | None = Field(
+        None, description="how a series of frames is learned; a change of a field begins it"
+    )
     model: ModelRecipe = ModelRecipe()
     optimiser: OptimiserRecipe = OptimiserRecipe()
     train: TrainRecipe = TrainRecipe()

@@ -22,8 +22,10 @@ class DataRecipe(BaseModel, frozen=True, extra="forbid"):
         None, gt=1, description="nodes along the first axis of the grid; all if not given"
     )
     train: int | None = Field(None, gt=0, description="training samples; all if not given")
-    validation: int | None = Field(None, gt=0)
-    test: int | None = Field(None, gt=0)
+    validation: int | None = Field(
+        None, gt=0, description="samples that choose the checkpoint; all if not given"
+    )
+    test: int | None = Field(None, gt=0, description="samples of the report; all if not given")
     outputs: tuple[str, ...] | None = Field(
         None, min_length=1, description="names of the outputs to learn; all if not given"
     )
@@ -41,7 +43,9 @@ class DataRecipe(BaseModel, frozen=True, extra="forbid"):
         description="the network sees every n-th node of an axis, one of n^dim points of a cloud; "
         "answers are carried to all. Less memory, more error",
     )
-    memory: Literal["auto", "resident", "streamed"] = "auto"
+    memory: Literal["auto", "resident", "streamed"] = Field(
+        "auto", description="all samples on the device, or read while it works"
+    )
 
 
 class RolloutRecipe(BaseModel, frozen=True, extra="forbid"):
@@ -59,12 +63,19 @@ class RolloutRecipe(BaseModel, frozen=True, extra="forbid"):
 class OptimiserRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """AdamW and its learning rate."""
 
-    learning_rate: float = Field(1e-3, gt=0, le=1e38)  # a float32
-    weight_decay: float = Field(1e-5, ge=0)
-    schedule: Literal["onecycle", "cosine", "constant"] = "onecycle"
+    learning_rate: float = Field(
+        1e-3,
+        gt=0,
+        le=1e38,
+        description="at its peak",  # a float32
+    )
+    weight_decay: float = Field(1e-5, ge=0, description="of AdamW, not scaled by gradients")
+    schedule: Literal["onecycle", "cosine", "constant"] = Field(
+        "onecycle", description="how the rate goes up to its peak and down"
+    )
     warmup: float = Field(0.3, ge=0, lt=1, description="share of the steps before the peak")
-    start_factor: float = Field(25.0, ge=1)
-    final_factor: float = Field(1e4, ge=1)
+    start_factor: float = Field(25.0, ge=1, description="peak over first rate")
+    final_factor: float = Field(1e4, ge=1, description="first over last rate")
     clip: float | None = Field(1.0, ge=1e-30, le=1e30, description="largest norm of the gradient")
 
     def rate(self, step: int, steps: int) -> float:
@@ -83,8 +94,8 @@ class OptimiserRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fals
 class TrainRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """How long, in which steps, and what to keep."""
 
-    epochs: int = Field(500, gt=0)
-    batch: int = Field(4, gt=0)
+    epochs: int = Field(500, gt=0, description="passes over the training samples")
+    batch: int = Field(4, gt=0, description="samples of a step")
     loss: Literal["fields", "channels"] = Field(
         "fields", description="one norm over all outputs, or the mean of one for each"
     )
@@ -98,7 +109,9 @@ class TrainRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     keep: int = Field(2, ge=2, description="latest checkpoints kept beside the best")
     nonfinite: str = Field("stop", description='"stop", or "skip:n" to tolerate n bad steps')
     device: str = Field("auto", description="auto, cpu or cuda")
-    precision: Literal["fp32", "tf32", "bf16"] = "tf32"
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        "tf32", description="of products on a GPU; sums, moments and loss stay in float32 or better"
+    )
     execution: Literal["auto", "eager", "compiled", "captured"] = Field(
         "auto", description="how steps are run; captured: one CUDA graph, if the data fits the GPU"
     )
@@ -117,7 +130,7 @@ class TrainRecipe(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     micro_batch: int | None = Field(
         None, gt=0, description="samples of a batch at a time, gradients added; all if not given"
     )
-    tensorboard: bool = False
+    tensorboard: bool = Field(False, description="write curves for TensorBoard into the run")
 
     @field_validator("nonfinite")
     @classmethod
