@@ -19,7 +19,7 @@ def ono(*arguments: str) -> str:
 def test_mistakes_are_told_before_anything_is_measured(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ono.experiments.stand_in.stand_in", None)  # not called
+    monkeypatch.setattr("ono.experiments.measurements.stand_in", None)  # not called
     for wrong, told in (
         (["darcy/ono-quick", "moon/ono"], "no benchmark is called 'moon'"),
         (["darcy/ono-quick", "--lines", str(tmp_path / "no" / "l")], "a directory that exists"),
@@ -32,7 +32,7 @@ def test_mistakes_are_told_before_anything_is_measured(
 
 
 def test_a_recording_on_a_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ono.experiments.stand_in.stand_in", None)  # not called
+    monkeypatch.setattr("ono.experiments.measurements.stand_in", None)  # not called
     with pytest.raises(InputError, match="--recorded needs a GPU"):
         ono("bench", "inference", "darcy/ono-quick", "--recorded", "--device", "cpu")
 

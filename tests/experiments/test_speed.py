@@ -219,7 +219,7 @@ def test_the_published_form_is_measured_once_for_all_forms_or_not_at_all(
         calls.append(given[0])
         return Speed("paper", 1, 4, "eager", "plain", "fp32", 1e9, 1.0, None)
 
-    monkeypatch.setattr("ono.experiments.speed.paper_speed", counted)
+    monkeypatch.setattr("ono.experiments.measurements.paper_speed", counted)
     sets = [word for change in SMALL for word in ("--set", change)]
     words = ["speed", "elasticity/ono-quick", *sets, "--execution", "eager", "--execution", "auto"]
     words += ["--samples", "8", "--seconds", "0.1", "--device", "cpu", "--lines", str(lines)]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ono.cli.progress import print_table
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ono.experiments.inference import Inference
     from ono.experiments.speed import Comparison
 
 app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
@@ -41,46 +44,27 @@ def speed(
     The floor is the least time a step could take: its products at the speed of a large product on
     this device, or its data at the speed of a large copy, whichever is longer.
     """
-    import tempfile
-
     from rich.table import Column, Table
 
-    from ono.device import choose_device, describe_device
-    from ono.errors import OnoError
-    from ono.experiments.speed import compare, paper_speed
-    from ono.experiments.stand_in import stand_in
+    from ono.experiments.measurements import Refused, measure_steps
 
     table = Table(Column("recipe", no_wrap=True), Column("step", no_wrap=True), *_NUMBERS)
     _refuse_before_work(recipes, lines)
-    told = describe_device(choose_device(device))
-    with tempfile.TemporaryDirectory() as folder:
-        for recipe in recipes:
-            name, size = recipe.partition("/")[0], "quick" if "-quick" in recipe else "full"
-            data = Path(folder) / f"{name}-{size}"
-            if not data.exists():
-                stand_in(name, data, samples=samples, size=size)
-            paper = None
-            for form in execution or ["auto"]:
-                changes = [*(override or []), f"train.execution={form}"]
-                try:
-                    if baseline and paper is None:
-                        paper = paper_speed(recipe, data, changes, device=device, seconds=seconds)
-                    row = compare(
-                        recipe, data, changes, paper=paper, device=device, seconds=seconds
-                    )
-                except OnoError as error:
-                    typer.echo(f"{recipe}: {error}", err=True)
-                    continue
-                table.add_row(*_speed_cells(row))
-                if lines is not None:
-                    line = {**row.line(), "device": told, "set": changes}
-                    if commit is not None:
-                        line["commit"] = commit
-                    with lines.open("a") as file:
-                        file.write(json.dumps(line) + "\n")
-    if not table.rows:  # everything was refused, and it was said why
-        raise typer.Exit(2)
-    print_table(table)
+    for row in measure_steps(
+        recipes,
+        override or [],
+        execution or ["auto"],
+        baseline=baseline,
+        samples=samples,
+        seconds=seconds,
+        device=device,
+    ):
+        if isinstance(row, Refused):
+            typer.echo(str(row), err=True)
+            continue
+        table.add_row(*_speed_cells(row))
+        _keep(row.line(), lines, device, commit)
+    _print(table)
 
 
 def _refuse_before_work(recipes: list[str], lines: Path | None) -> None:
@@ -149,70 +133,77 @@ def inference(
 
     Where a batch would have more points than the largest sample asked for, it is left out.
     """
-    import tempfile
     from dataclasses import asdict
 
     from rich.table import Table
 
-    from ono.device import choose_device, describe_device
-    from ono.errors import InputError, OnoError
-    from ono.experiments.inference import call_speed, untrained
-    from ono.experiments.stand_in import stand_in
+    from ono.device import choose_device
+    from ono.errors import InputError
+    from ono.experiments.measurements import Refused, measure_calls
     from ono.train.recipe import Recipe
 
     if recorded and (chunk is not None or choose_device(device) == "cpu"):
         raise InputError("--recorded needs a GPU and takes all points at once, without --chunk")
     table = Table("recipe", "call", "points", "batch", "chunk", "ms/call", "points/s", "peak GiB")
-    sizes = points or [1_000, 10_000, 100_000, 1_000_000]
     _refuse_before_work(recipes, lines)
     for recipe in recipes:
         Recipe.load(recipe, override or [])
-    with tempfile.TemporaryDirectory() as folder:
-        for recipe in recipes:
-            data = Path(folder) / recipe.partition("/")[0]
-            if not data.exists():
-                stand_in(data.name, data, samples=8)
-            name, operator = untrained(recipe, data, override or [], device=device)
-            for count in batch or [1, 32]:
-                for size in sizes:
-                    if count > 1 and count * size > max(sizes):
-                        if batch:
-                            typer.echo(
-                                f"{recipe}: {count} samples of {size} points are left out, more "
-                                f"than the largest sample; add --points {count * size} to have "
-                                "them",
-                                err=True,
-                            )
-                        continue
-                    try:
-                        row = call_speed(
-                            name,
-                            operator,
-                            size,
-                            batch=count,
-                            chunk=chunk,
-                            seconds=seconds,
-                            recorded=recorded,
-                        )
-                    except OnoError as error:
-                        typer.echo(f"{recipe}, {size} points: {error}", err=True)
-                        continue
-                    table.add_row(
-                        row.recipe,
-                        row.form,
-                        f"{row.points:,}",
-                        str(row.batch),
-                        "" if row.chunk is None else f"{row.chunk:,}",
-                        f"{row.milliseconds:.2f}",
-                        f"{row.points_per_second:,.0f}",
-                        "" if row.peak_bytes is None else f"{row.peak_bytes / 2**30:.2f}",
-                    )
-                    if lines is not None:
-                        line = {**asdict(row), "device": describe_device(choose_device(device))}
-                        if commit is not None:
-                            line["commit"] = commit
-                        with lines.open("a") as file:
-                            file.write(json.dumps(line) + "\n")
+    for row in measure_calls(
+        recipes,
+        override or [],
+        _calls(points or [1_000, 10_000, 100_000, 1_000_000], batch),
+        chunk=chunk,
+        recorded=recorded,
+        seconds=seconds,
+        device=device,
+    ):
+        if isinstance(row, Refused):
+            typer.echo(str(row), err=True)
+            continue
+        table.add_row(*_call_cells(row))
+        _keep(asdict(row), lines, device, commit)
+    _print(table)
+
+
+def _calls(sizes: list[int], batches: list[int] | None) -> list[tuple[int, int]]:
+    """Return how many samples of how many points to call with; say what was asked in vain."""
+    calls = [(batch, size) for batch in batches or [1, 32] for size in sizes]
+    fit = [(batch, size) for batch, size in calls if batch == 1 or batch * size <= max(sizes)]
+    for batch, size in calls if batches else ():
+        if (batch, size) not in fit:
+            typer.echo(
+                f"{batch} samples of {size} points are left out, more than the largest sample; "
+                f"add --points {batch * size} to have them",
+                err=True,
+            )
+    return fit
+
+
+def _call_cells(row: Inference) -> list[str]:
+    return [
+        row.recipe,
+        row.form,
+        f"{row.points:,}",
+        str(row.batch),
+        "" if row.chunk is None else f"{row.chunk:,}",
+        f"{row.milliseconds:.2f}",
+        f"{row.points_per_second:,.0f}",
+        "" if row.peak_bytes is None else f"{row.peak_bytes / 2**30:.2f}",
+    ]
+
+
+def _keep(line: dict[str, Any], lines: Path | None, device: str, commit: str | None) -> None:
+    """Add what was measured to the file that was asked for."""
+    from ono.device import choose_device, describe_device
+
+    if lines is None:
+        return
+    told = line | {"device": describe_device(choose_device(device))}
+    with lines.open("a") as file:
+        file.write(json.dumps(told if commit is None else told | {"commit": commit}) + "\n")
+
+
+def _print(table: Table) -> None:
     if not table.rows:  # everything was refused, and it was said why
         raise typer.Exit(2)
     print_table(table)

@@ -58,6 +58,7 @@ class Comparison:
     work: Work
     peaks: Peaks
     paper: Speed | None = None
+    changes: tuple[str, ...] = ()
 
     @property
     def floor_milliseconds(self) -> float:
@@ -81,6 +82,7 @@ class Comparison:
         paper = self.paper
         return {
             **asdict(self.speed),
+            "set": list(self.changes),
             "samples_per_second": self.speed.samples_per_second,
             "flops": self.work.flops,
             "bytes": self.work.bytes,
@@ -143,7 +145,7 @@ def compare(
     speed = _measure(recipe, device, seconds, time.perf_counter)
     work = step_work(recipe, cut(Dataset.open(data), recipe).train)
     peaks = measure_peaks(choose_device(device), recipe.train.precision)
-    return Comparison(speed, work, peaks, paper)
+    return Comparison(speed, work, peaks, paper, tuple(overrides))
 
 
 def recipe_on(source: str, data: Path, overrides: Sequence[str] = ()) -> Recipe:
