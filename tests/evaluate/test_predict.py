@@ -12,6 +12,7 @@ import pytest
 import tiny
 import torch
 
+from ono.data.batches import load
 from ono.data.info import Array, ArrayName, Channel, Info, Mesh, Provenance
 from ono.data.store import Dataset, write_dataset
 from ono.domain import Domain
@@ -21,6 +22,7 @@ from ono.evaluate.operator import Operator
 from ono.evaluate.predict import predict, scattered_points
 from ono.train.evaluations import Evaluator
 from ono.train.loop import fit
+from ono.train.prepare import cut
 from ono.train.recipe import Recipe
 
 SIDE = tiny.SIDE
@@ -599,6 +601,9 @@ def test_a_periodic_grid_keeps_its_period_at_any_resolution(tmp_path: Path) -> N
         told = predict(operator, values.reshape(2, -1, 1), coords=where)
         assert made.outside == told.outside == 0
         np.testing.assert_allclose(made.values.reshape(2, -1, 1), told.values, rtol=1e-4, atol=1e-5)
+    for memory in ("resident", "streamed"):
+        source = load(cut(data, tiny.recipe(data.path)).test, torch.device("cpu"), memory)
+        assert all(batch.domain.periodic for batch in source.batches(np.arange(4), 2))
     beyond = np.array([[6.1, 30.0], [5.9, 30.0]])
     assert predict(operator, values, query=beyond).outside == 1
 
