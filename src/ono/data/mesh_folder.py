@@ -103,6 +103,7 @@ def read_mesh_folder(
         sources=Sources(
             folder=str(folder.resolve()),
             coordinates=columns,
+            varying=tuple(k for k in columns if not any(still([file])[k] for file in files)),
             inputs=tuple(in_sources),
             outputs=tuple(out_sources),
             rows=rows,
@@ -115,14 +116,19 @@ def _columns(files: Sequence[MeshFile]) -> tuple[tuple[int, ...], list[str]]:
     dims = {file.points.shape[1] for file in files}
     if len(dims) > 1:
         raise InputError(f"the files have points of {' and '.join(map(str, sorted(dims)))} numbers")
-    low = np.min([file.points.min(0) for file in files], 0)
-    high = np.max([file.points.max(0) for file in files], 0)
-    size = np.maximum((high - low).max(), np.maximum(abs(low), abs(high)))
-    still = high - low <= FLAT * size
-    kept = tuple(np.flatnonzero(~still).tolist()) or (0,)
+    kept = tuple(np.flatnonzero(~still(files)).tolist()) or (0,)
     dropped = ", ".join(COMPONENTS[k] for k in range(dims.pop()) if k not in kept)
     notes = [f"coordinate {dropped} is the same everywhere: dropped"] if dropped else []
     return kept, notes
+
+
+def still(files: Sequence[MeshFile]) -> Array:
+    """Tell of each coordinate whether it is the same at all points of all files."""
+    low = np.min([file.points.min(0) for file in files], 0)
+    high = np.max([file.points.max(0) for file in files], 0)
+    size = np.maximum((high - low).max(), np.maximum(abs(low), abs(high)))
+    same: Array = high - low <= FLAT * size
+    return same
 
 
 def _params(
@@ -191,6 +197,7 @@ def _channels(
                 channel=name if len(parts) == 1 else f"{name}_{COMPONENTS[k] if vector else k}",
                 field=name,
                 component=k,
+                components=count,
                 at=files[0].at[name],
             )
             for k in parts

@@ -12,11 +12,15 @@ SOURCES_FILE = "sources.json"
 
 
 class FieldSource(BaseModel, frozen=True, extra="forbid"):
-    """Where a channel lies in a mesh file: the field, its component, on points or on cells."""
+    """Where a channel lies in a mesh file: the field, its component, on points or on cells.
+
+    `components` is how many the field has; imports of earlier versions do not say it.
+    """
 
     channel: str
     field: str
     component: int = 0
+    components: int | None = None
     at: str = Field(pattern="^(point|cell)$")
 
 
@@ -31,10 +35,12 @@ class MeshSource(BaseModel, frozen=True, extra="forbid"):
 class MeshFields(BaseModel, frozen=True, extra="forbid"):
     """How the fields of mesh files become channels, and back.
 
-    `coordinates` are the columns of the file's points that were kept.
+    `coordinates` are the columns of the file's points that were kept, `varying` those of them that
+    vary within every file; imports of earlier versions do not say these.
     """
 
     coordinates: tuple[int, ...]
+    varying: tuple[int, ...] = ()
     inputs: tuple[FieldSource, ...] = ()
     outputs: tuple[FieldSource, ...] = ()
 
@@ -52,7 +58,8 @@ class Sources(MeshFields, frozen=True, extra="forbid"):
     @property
     def fields(self) -> MeshFields:
         """What holds for other files of the same kind too."""
-        return MeshFields(coordinates=self.coordinates, inputs=self.inputs, outputs=self.outputs)
+        own = {name: getattr(self, name) for name in MeshFields.model_fields}
+        return MeshFields.model_validate(own)
 
     @classmethod
     def read(cls, dataset: Path) -> Sources | None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ono.data.info import Array
-from ono.data.mesh_file import read_mesh
 from ono.data.mesh_folder import mesh_files
 from ono.data.mesh_writer import as_fields, refuse_overwriting_meshes, write_fields
 from ono.data.sources import FieldSource, MeshFields, Sources
@@ -18,6 +16,7 @@ from ono.data.store import explain_os_errors
 from ono.data.view import View
 from ono.errors import DataError, InputError
 from ono.evaluate.given import understand
+from ono.evaluate.given_mesh import read_case
 from ono.evaluate.given_params import read_params
 from ono.evaluate.operator import Operator
 from ono.evaluate.predict import predict
@@ -71,7 +70,7 @@ def predict_folder(
     numbers = read_params(known, params, [file.name for file in files])
     own: Sequence[Array | None] = [None] * len(files) if numbers is None else list(numbers)
     for file, row in zip(files, own, strict=True):
-        case = _read_case(operator, fields, file, row)
+        case = read_case(operator, fields, file, row)
         try:
             understand(
                 operator,
@@ -87,7 +86,7 @@ def predict_folder(
     outside = []
     with _folder(out):
         for done, (file, row) in enumerate(zip(files, own, strict=True), 1):
-            case = _read_case(operator, fields, file, row)
+            case = read_case(operator, fields, file, row)
             made = predict(
                 operator,
                 case.inputs,
@@ -100,47 +99,6 @@ def predict_folder(
             if progress is not None:
                 progress(done, len(files))
     return outside
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """One mesh file as the arrays of a prediction."""
-
-    inputs: Array | None
-    coords: Array
-    weights: Array | None
-    params: Array | None
-
-
-def _read_case(operator: Operator, fields: MeshFields, file: Path, row: Array | None) -> _Case:
-    """Read a mesh file; `row` are its numbers, None if they are in its field data."""
-    known = [channel.name for channel in operator.card.params]
-    names = list(dict.fromkeys(source.field for source in fields.inputs))
-    mesh = read_mesh(file, names, known if row is None else ())
-    for source in fields.inputs:
-        if source.component >= mesh.fields[source.field].shape[1]:
-            raise InputError(
-                f"{file} has {source.field!r} with {mesh.fields[source.field].shape[1]} "
-                f"components; {source.channel} is component {source.component + 1}"
-            )
-    if max(fields.coordinates) >= mesh.points.shape[1]:
-        raise InputError(
-            f"{file} has points of {mesh.points.shape[1]} coordinates, in training they had "
-            f"{max(fields.coordinates) + 1} or more"
-        )
-    if operator.card.weighted and mesh.weights is None:
-        raise InputError(
-            f"{file} has no cells of a known type to weigh its points by, and this operator was "
-            "trained with quadrature weights; write the file with its cells"
-        )
-    inputs = [mesh.fields[source.field][:, source.component] for source in fields.inputs]
-    numbers = np.array([mesh.numbers[name] for name in known]) if row is None else row
-    return _Case(
-        np.stack(inputs, -1)[None] if inputs else None,
-        mesh.points[None, :, list(fields.coordinates)],
-        mesh.weights if operator.card.weighted else None,
-        numbers[None] if known else None,
-    )
 
 
 def _writer(operator: Operator, fields: MeshFields) -> Callable[[Path, Path, Array], None]:
