@@ -237,10 +237,12 @@ def test_a_dataset_outside_the_training_box_is_a_warning(home: Home, tmp_path: P
 def test_files_outside_the_training_box_are_counted(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def counts(*_: object, **__: object) -> list[int]:
+    def counts(*_: object, notes: list[str], **__: object) -> list[int]:
+        notes.append("rows of loads.csv taken in the order a.vtu, b.vtu, c.vtu")
         return [3, 0, 2]
 
     monkeypatch.setattr("ono.evaluate.predict_meshes.predict_folder", counts)
     result = home.run("--from", tmp_path, "--out", tmp_path / "out")
     told = "warning: 5 points lie outside the box of the training data, in 2 of 3 files\n"
     assert told in result.stderr
+    assert "note: rows of loads.csv taken in the order a.vtu" in result.stdout

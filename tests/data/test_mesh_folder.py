@@ -133,19 +133,10 @@ def test_numbers_from_field_data_and_from_tables(tmp_path: Path) -> None:
     draft = read_mesh_folder(tmp_path, **kinds, params=[str(ordered)])
     assert [channel.name for channel in draft.params] == ["E", "nu"]
     assert draft.arrays["params"].tolist() == [[1, 0.5], [2, 0.25], [3, 0]]
+    assert any(note.startswith("rows of o.csv taken in the order m0") for note in draft.notes)
     draft = read_mesh_folder(tmp_path, **kinds, params=[str(named)])
     assert draft.arrays["params"].tolist() == [[8], [9], [7]]
-    for text, complaint in [
-        ("E\n1\n2\n", "2 rows for 3 files"),
-        ("E\n1\n2\nsteel\n", "must hold numbers"),
-        ("E,E\n1,1\n2,2\n3,3\n", "different column names"),
-        ("E,file\n1,m0.vtu\n2,m1.vtu\n3,m9.vtu\n", "no row for m2.vtu"),
-        ("E,nu\n1,2\n3\n4,5\n", "line 3"),
-        ("E\n", "no rows"),
-    ]:
-        ordered.write_text(text)
-        with pytest.raises(InputError, match=complaint):
-            read_mesh_folder(tmp_path, **kinds, params=[str(ordered)])
+    assert "rows of" not in "; ".join(draft.notes)
     with pytest.raises(InputError, match="no number 'nu' in its field data"):
         read_mesh_folder(tmp_path, **kinds, params=["nu"])
     add_number(tmp_path / "m1.vtu", "pair", "1 2")
@@ -334,16 +325,6 @@ def test_one_file_and_a_series_of_times_say_what_to_do(tmp_path: Path) -> None:
         read_mesh_folder(tmp_path, inputs=["load"], outputs=["stress"])
 
 
-def test_a_table_that_names_a_file_twice_is_refused(tmp_path: Path) -> None:
-    for k in range(2):
-        save(tmp_path / f"m{k}.vtu", 3 + k)
-    (tmp_path / "n.csv").write_text("mu,file\n1,m0.vtu\n2,m1.vtu\n3,m0.vtu\n")
-    with pytest.raises(InputError, match="names a file twice"):
-        read_mesh_folder(
-            tmp_path, inputs=["load"], outputs=["stress"], params=[str(tmp_path / "n.csv")]
-        )
-
-
 def test_digits_that_are_no_decimals_are_letters() -> None:
     assert sorted(["1²10.vtu", "1²3.vtu"], key=natural) == ["1²3.vtu", "1²10.vtu"]
 
@@ -383,14 +364,16 @@ def test_a_field_that_float32_does_not_tell_apart_is_refused(folder: Path, field
 
 
 def test_numbers_that_float32_does_not_tell_apart_are_refused(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_text("mass,time\n1,1e9\n2,1000000001\n3,1e9\n4,1e9\n")
+    (tmp_path / "table.csv").write_text(
+        "file,mass,time\ncase1,1,1e9\ncase2,2,1000000001\ncase3,3,1e9\ncase10,4,1e9\n"
+    )
     table = [str(tmp_path / "table.csv")]
     with pytest.raises(InputError, match="'time': in float32 numbers as large as"):
         read_mesh_folder(folder, inputs=["load"], outputs=["stress"], params=table)
 
 
 def test_numbers_too_large_are_named(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_text("mass\n1\n2\n3\n1e200\n")
+    (tmp_path / "table.csv").write_text("file,mass\ncase1,1\ncase2,2\ncase3,3\ncase10,1e200\n")
     table = [str(tmp_path / "table.csv")]
     with pytest.raises(InputError, match="'mass' are too large for float32"):
         read_mesh_folder(folder, inputs=["load"], outputs=["stress"], params=table)

@@ -102,6 +102,12 @@ def test_new_mesh_files_need_only_the_inputs(
     out = tmp_path / "out"
     assert len(predict_folder(operator, tmp_path / "new", out, params=table)) == 3
     assert "flow_predicted" in meshio.read(out / "case2.vtu").point_data
+    notes: list[str] = []
+    (tmp_path / "plain.csv").write_text("load\n0\n0.1\n0.2\n")
+    plain = [str(tmp_path / "plain.csv")]
+    predict_folder(operator, tmp_path / "new", out, params=plain, notes=notes)
+    (note,) = notes
+    assert note.startswith("rows of plain.csv taken in the order case0.vtu, case1.vtu, case2.vtu")
     (tmp_path / "other.csv").write_text("speed\n1\n2\n3\n")
     with pytest.raises(InputError, match="lacks load"):
         predict_folder(operator, tmp_path / "new", out, params=[str(tmp_path / "other.csv")])

@@ -241,8 +241,13 @@ def _predict_meshes(run: Path, device: str, source: Path, out: Path, params: Seq
     from ono.evaluate.predict_meshes import predict_folder
 
     operator = _load(run, device)
+    notes: list[str] = []
     with counting("predicting") as progress:
-        outside = predict_folder(operator, source, out, params=params, progress=progress)
+        outside = predict_folder(
+            operator, source, out, params=params, progress=progress, notes=notes
+        )
+    for note in notes:
+        typer.echo(f"note: {note}")
     _warn_of_outside(outside, "files")
     typer.echo(f"wrote {len(outside)} mesh files to {out}: {_outputs(operator)}")
 

@@ -44,7 +44,8 @@ def read_roles(files: Mapping[Role, Sequence[str]]) -> dict[Role, list[Source]]:
             path, key = parse_source(text)
             names: Sequence[str] = ()
             if role == "params" and path.suffix.lower() == ".csv":
-                names, array = read_table(path)
+                table = read_table(path)
+                names, array = table.names, table.numbers
             else:
                 array = read_array(path, key)
             if array.size == 0:

@@ -72,7 +72,8 @@ def read_mesh_folder(
     wanted = [*inputs, *outputs]
     files = [read_mesh(path, wanted, own) for path in paths]
     columns, notes = _columns(files)
-    names, numbers = _params(files, own, tables)
+    names, numbers, order = _params(files, own, tables)
+    notes += order
     if not inputs and not names and _same_points(files):
         raise InputError(
             "nothing tells the samples apart: all files share one mesh; give --inputs or --params"
@@ -133,13 +134,15 @@ def still(files: Sequence[MeshFile]) -> Array:
 
 def _params(
     files: Sequence[MeshFile], own: Sequence[str], tables: Sequence[str]
-) -> tuple[list[str], Array]:
+) -> tuple[list[str], Array, list[str]]:
     names, parts = list(own), [np.array([[f.numbers[name] for name in own] for f in files])]
-    for table in tables:
-        header, numbers = read_table(Path(table), [file.path.name for file in files])
-        names += header
-        parts.append(numbers)
-    return names, np.concatenate(parts, 1)
+    notes: list[str] = []
+    for path in tables:
+        table = read_table(Path(path), [file.path.name for file in files])
+        names += table.names
+        parts.append(table.numbers)
+        notes += table.notes
+    return names, np.concatenate(parts, 1), notes
 
 
 def _single_params(names: Sequence[str], numbers: Array) -> Array:

@@ -18,12 +18,14 @@ def read_params(
     texts: Sequence[str],
     files: Sequence[str] | None = None,
     axes: Axes | None = None,
+    notes: list[str] | None = None,
 ) -> Array | None:
     """Return the numbers [samples known] in the order of training; None where none are given.
 
     Columns of a table that the operator does not know are left out. The columns of arrays, which
     have no names, stand for those that no table has. `files` are the samples that a table's column
-    `file` may name, `axes` the order of an array's axes if it is not [samples numbers].
+    `file` may name, `axes` the order of an array's axes if it is not [samples numbers]. `notes` get
+    what was decided about the rows of tables.
     """
     if not texts:
         return None
@@ -35,10 +37,12 @@ def read_params(
     for text in texts:
         path, key = parse_source(text)
         if path.suffix.lower() == ".csv":
-            header, numbers = read_table(path, files)
-            if twice := [name for name in header if name in named and name in known]:
+            table = read_table(path, files)
+            if twice := [name for name in table.names if name in named and name in known]:
                 raise InputError(f"{told} have the column {twice[0]} twice; leave one out")
-            named |= dict(zip(header, numbers.T, strict=True))
+            named |= dict(zip(table.names, table.numbers.T, strict=True))
+            if notes is not None:
+                notes += table.notes
         else:
             array = read_array(path, key)
             if array.ndim not in (1, 2):

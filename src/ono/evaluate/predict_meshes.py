@@ -54,12 +54,14 @@ def predict_folder(
     *,
     params: Sequence[str] = (),
     progress: Progress | None = None,
+    notes: list[str] | None = None,
 ) -> list[int]:
     """Predict on new mesh files and write them again with the predictions.
 
     They need the fields that were inputs in training. Numbers of a sample come from tables, or
     from the field data of the files. All files are read and judged before the first is written.
-    Return of each file how many points lie outside the box of the training data.
+    Return of each file how many points lie outside the box of the training data; `notes` get what
+    was decided about the rows of tables.
     """
     fields = operator.card.fields
     if fields is None:
@@ -67,7 +69,7 @@ def predict_folder(
     files = mesh_files(folder)
     _refuse_place(operator, fields, files, out)
     known = [channel.name for channel in operator.card.params]
-    numbers = read_params(known, params, [file.name for file in files])
+    numbers = read_params(known, params, [file.name for file in files], notes=notes)
     own: Sequence[Array | None] = [None] * len(files) if numbers is None else list(numbers)
     for file, row in zip(files, own, strict=True):
         case = read_case(operator, fields, file, row)
