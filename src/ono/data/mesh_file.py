@@ -16,16 +16,22 @@ from ono.data.cells import Cells, largest, lumped_weights, to_points
 from ono.data.info import Array
 from ono.errors import DataError, InputError, nearest
 
+TO_TETRAHEDRA = "convert them to tetrahedra, for example with Tetrahedralize in ParaView"
+
 
 @dataclass(frozen=True, slots=True)
 class MeshFile:
-    """One mesh file: points, fields at them [points components] and where each came from."""
+    """One mesh file: points, fields at them [points components] and where each came from.
+
+    One with `polyhedra` has no weights: their sizes are not known.
+    """
 
     path: Path
     points: Array
     fields: dict[str, Array]
     at: dict[str, str]
     weights: Array | None
+    polyhedra: bool
     numbers: dict[str, float]
 
 
@@ -33,10 +39,11 @@ def read_mesh(path: Path, names: Sequence[str], numbers: Sequence[str] = ()) -> 
     """Read the named fields of one mesh file as values at its points."""
     mesh = open_mesh(path)
     points = np.asarray(mesh.points, np.float64)
+    polyhedra = any(_is_polyhedra(block) for block in mesh.cells)
     blocks = [
         Cells(block.type, np.asarray(block.data), at)
         for at, block in enumerate(mesh.cells)
-        if block.type != "polyhedron" and len(block.data)
+        if len(block.data) and not polyhedra
     ]
     fields: dict[str, Array] = {}
     at: dict[str, str] = {}
@@ -44,6 +51,11 @@ def read_mesh(path: Path, names: Sequence[str], numbers: Sequence[str] = ()) -> 
         if name in mesh.point_data:
             value = np.asarray(mesh.point_data[name], np.float64)
             fields[name], at[name] = value.reshape(len(points), -1), "point"
+        elif name in mesh.cell_data and polyhedra:
+            raise InputError(
+                f"{path} has {name!r} on polyhedra, whose sizes to average by are not known; "
+                f"{TO_TETRAHEDRA}, or export {name!r} at points"
+            )
         elif name in mesh.cell_data:
             fields[name], at[name] = _from_cells(path, mesh, name, blocks, points), "cell"
         else:
@@ -51,7 +63,13 @@ def read_mesh(path: Path, names: Sequence[str], numbers: Sequence[str] = ()) -> 
             hint = nearest(name, known) if known else "it has no fields"
             raise InputError(f"{path} has no field {name!r}; {hint}")
     values = {name: _number(path, mesh, name) for name in numbers}
-    return MeshFile(path, points, fields, at, lumped_weights(blocks, points), values)
+    weights = lumped_weights(blocks, points)
+    return MeshFile(path, points, fields, at, weights, polyhedra, values)
+
+
+def _is_polyhedra(block: Any) -> bool:
+    """Tell polyhedra from cells of one shape; meshio adds how many points they have."""
+    return block.type.startswith("polyhedron") and len(block.data) > 0
 
 
 def open_mesh(path: Path) -> Any:

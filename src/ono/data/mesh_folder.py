@@ -237,6 +237,8 @@ def _assemble(
         notes.append("quadrature weights from the cells")
         if lone := sum(int(np.count_nonzero(own == 0)) for own in weights):
             notes.append(f"{lone} points belong to no cell that has a size: they weigh nothing")
+    elif with_polyhedra := sum(file.polyhedra for file in files):
+        notes.append(f"no weights: {with_polyhedra} files have polyhedra, of no known size")
     elif weights:
         notes.append("no weights: some files have no cells of a known type")
     join = np.concatenate if ragged else np.stack

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ono.data.info import Array
-from ono.data.mesh_file import MeshFile, read_mesh
+from ono.data.mesh_file import TO_TETRAHEDRA, MeshFile, read_mesh
 from ono.data.mesh_folder import COMPONENTS, FLAT, still
 from ono.data.sources import MeshFields
 from ono.errors import InputError
@@ -36,9 +36,12 @@ def read_case(operator: Operator, fields: MeshFields, file: Path, row: Array | N
     for name in names:
         _refuse_other_components(fields, mesh, name)
     if operator.card.weighted and mesh.weights is None:
+        what, way = "no cells of a known type", "write the file with its cells"
+        if mesh.polyhedra:
+            what, way = "polyhedra, of no known size,", TO_TETRAHEDRA
         raise InputError(
-            f"{file} has no cells of a known type to weigh its points by, and this operator was "
-            "trained with quadrature weights; write the file with its cells"
+            f"{file} has {what} to weigh its points by, and this operator was trained with "
+            f"quadrature weights; {way}"
         )
     inputs = [mesh.fields[source.field][:, source.component] for source in fields.inputs]
     numbers = np.array([mesh.numbers[name] for name in known]) if row is None else row
