@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ono.data.mesh_file import read_mesh
+from ono.data.mesh_file import open_mesh, read_mesh
 from ono.data.mesh_folder import read_mesh_folder
+from ono.data.mesh_writer import write_fields
 from ono.errors import InputError
 
 meshio = pytest.importorskip("meshio")
@@ -24,10 +25,10 @@ def faces(floor: tuple[int, ...]) -> list[list[int]]:
 
 
 def columns(scale: float = 1.0) -> Any:
-    """Return a box and a prism as polyhedra."""
-    cells = [("polyhedron6", [faces(PRISM)]), ("polyhedron8", [faces(BOX)])]
+    """Return a box and a prism as polyhedra, whose cell data is how many points they have."""
+    cells = [("polyhedron8", [faces(BOX)]), ("polyhedron6", [faces(PRISM)])]
     data = {"load": scale * POINTS[:, 0], "heat": scale * POINTS[:, 1] + POINTS[:, 0]}
-    return meshio.Mesh(POINTS, cells, data, {"stress": [np.array([6.0]), np.array([8.0])]})
+    return meshio.Mesh(POINTS, cells, data, {"stress": [np.array([8.0]), np.array([6.0])]})
 
 
 def test_polyhedra_have_no_weights_and_it_is_said(tmp_path: Path) -> None:
@@ -50,3 +51,13 @@ def test_hexahedra_beside_polyhedra_do_not_make_weights(
     assert read_mesh(tmp_path / "m.vtk", ["load"]).weights is None
     with pytest.raises(InputError, match="'stress' on polyhedra"):
         read_mesh(tmp_path / "m.vtk", ["stress"])
+
+
+def test_polyhedra_keep_their_data_when_predictions_are_written(tmp_path: Path) -> None:
+    columns().write(tmp_path / "m.vtu")
+    write_fields(tmp_path / "m.vtu", tmp_path / "made.vtu", {"heat": POINTS[:, 0]})
+    given, made = (open_mesh(tmp_path / name) for name in ("m.vtu", "made.vtu"))
+    np.testing.assert_array_equal(made.point_data["heat_predicted"], POINTS[:, 0])
+    for mesh in (given, made):
+        for block, values in zip(mesh.cells, mesh.cell_data["stress"], strict=True):
+            assert block.type == f"polyhedron{values[0]:.0f}"

@@ -84,7 +84,7 @@ def open_mesh(path: Path) -> Any:
     try:
         # A file it cannot read makes meshio print and exit.
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            return meshio.read(path)
+            return _with_cells_as_their_data(meshio.read(path))
     except MemoryError:
         raise
     except (Exception, SystemExit) as error:  # a parser may meet anything in a damaged file
@@ -98,6 +98,16 @@ def open_mesh(path: Path) -> Any:
             f"{path} cannot be read as a mesh: {text or type(error).__name__}; it is damaged, cut "
             "short or of another kind: copy or export it again, or take it out of the folder"
         ) from None
+
+
+def _with_cells_as_their_data(mesh: Any) -> Any:
+    """Return a mesh with its polyhedra in the order of their data.
+
+    meshio groups both by the number of points, and sorts the groups of the data only.
+    """
+    if all(map(_is_polyhedra, mesh.cells)):
+        mesh.cells.sort(key=lambda block: int(block.type.removeprefix("polyhedron") or 0))
+    return mesh
 
 
 def _is_series(path: Path) -> bool:
