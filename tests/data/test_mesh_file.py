@@ -61,3 +61,22 @@ def test_polyhedra_keep_their_data_when_predictions_are_written(tmp_path: Path) 
     for mesh in (given, made):
         for block, values in zip(mesh.cells, mesh.cell_data["stress"], strict=True):
             assert block.type == f"polyhedron{values[0]:.0f}"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_points_that_are_not_finite_are_named(tmp_path: Path, value: float) -> None:
+    points = POINTS.copy()
+    points[3, 0] = points[5, 1] = value
+    meshio.Mesh(points, [("quad", [BOX])], {"load": POINTS[:, 0]}).write(tmp_path / "m.vtu")
+    with pytest.raises(
+        InputError,
+        match=rf"m\.vtu has 2 points that lie nowhere, such as point 3 .*at \({value:g}, 1, 0\)",
+    ):
+        read_mesh(tmp_path / "m.vtu", ["load"])
+
+
+def test_a_mesh_without_points_is_named(tmp_path: Path) -> None:
+    empty = meshio.Mesh(np.zeros((0, 3)), [], {"load": np.zeros(0)})
+    meshio.write(tmp_path / "m.xdmf", empty, data_format="XML")
+    with pytest.raises(InputError, match=r"m\.xdmf has no points; export it again"):
+        read_mesh(tmp_path / "m.xdmf", ["load"])

@@ -39,6 +39,7 @@ def read_mesh(path: Path, names: Sequence[str], numbers: Sequence[str] = ()) -> 
     """Read the named fields of one mesh file as values at its points."""
     mesh = open_mesh(path)
     points = np.asarray(mesh.points, np.float64)
+    _refuse_lost_points(path, points)
     polyhedra = any(_is_polyhedra(block) for block in mesh.cells)
     blocks = [
         Cells(block.type, np.asarray(block.data), at)
@@ -65,6 +66,17 @@ def read_mesh(path: Path, names: Sequence[str], numbers: Sequence[str] = ()) -> 
     values = {name: _number(path, mesh, name) for name in numbers}
     weights = lumped_weights(blocks, points)
     return MeshFile(path, points, fields, at, weights, polyhedra, values)
+
+
+def _refuse_lost_points(path: Path, points: Array) -> None:
+    if not len(points):
+        raise InputError(f"{path} has no points; export it again, or take it out of the folder")
+    if lost := np.flatnonzero(~np.isfinite(points).all(1)).tolist():
+        where = ", ".join(f"{x:g}" for x in points[lost[0]])
+        raise InputError(
+            f"{path} has {len(lost)} points that lie nowhere, such as point {lost[0]} (counted "
+            f"from 0) at ({where}); repair the file or take it out of the folder"
+        )
 
 
 def _is_polyhedra(block: Any) -> bool:
