@@ -180,6 +180,13 @@ def test_places_that_hold_nothing(tmp_path: Path) -> None:
     assert "holds no mesh files" in refused("--from", tmp_path, *fields)
 
 
+def test_hidden_mesh_files_do_not_make_a_folder_of_meshes(arrays: Path) -> None:
+    (arrays.parent / "._m.vtu").write_bytes(b"\0\5")
+    fields = ("--inputs", "d.npz:a", "--outputs", "d.npz:u")
+    result = run("--from", arrays.parent, *fields, "--out", "o")
+    assert result.exit_code == 0, result.exception
+
+
 def test_a_folder_of_meshes(tmp_path: Path) -> None:
     pytest.importorskip("meshio")
     meshio = importlib.import_module("meshio")

@@ -208,6 +208,13 @@ def test_an_empty_folder_and_other_places(tmp_path: Path) -> None:
         mesh_files(tmp_path / "nowhere")
 
 
+def test_hidden_files_are_no_samples(folder: Path) -> None:
+    names = [file.name for file in mesh_files(folder)]
+    for name in ("._case1.vtu", ".case5.vtu"):
+        (folder / name).write_bytes(b"\0\5\x16\7")
+    assert [file.name for file in mesh_files(folder)] == names
+
+
 def test_fields_that_are_missing_or_differ(folder: Path) -> None:
     fields: dict[str, Any] = {"inputs": ["load"], "outputs": ["stress"]}
     with pytest.raises(InputError, match="has no field 'stres'; did you mean stress"):

@@ -232,7 +232,7 @@ def _holds_meshes(source: Path) -> bool:
                 f"them, --from {source.parent}"
             )
         return False
-    found = {path.suffix.lower() for path in source.iterdir()}
+    found = {path.suffix.lower() for path in source.iterdir() if path.name[0] != "."}
     return bool(found & set(MESHES)) or not found & set(ARRAYS)
 
 

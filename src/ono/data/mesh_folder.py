@@ -30,11 +30,14 @@ FLAT = 1e-12
 
 
 def mesh_files(folder: Path) -> list[Path]:
-    """Return the mesh files of a folder in natural order: case2 before case10."""
+    """Return the mesh files of a folder in natural order: case2 before case10.
+
+    Names that begin with a dot are what systems keep about files, such as ._case2.vtu on macOS.
+    """
     if not folder.is_dir():
         hint = f"; give the folder it lies in, {folder.parent}" if folder.is_file() else ""
         raise InputError(f"{folder} is not a folder of mesh files{hint}")
-    found = [path for path in folder.iterdir() if path.is_file()]
+    found = [path for path in folder.iterdir() if path.is_file() and path.name[0] != "."]
     files = [path for path in found if path.suffix.lower() in SUFFIXES]
     if not files:
         other = sum(path.suffix.lower() == ".vtp" for path in found)
