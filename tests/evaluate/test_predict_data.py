@@ -13,7 +13,7 @@ from scipy.io import loadmat
 from scipy.spatial import Delaunay
 
 from ono.data.draft import write
-from ono.data.info import Array
+from ono.data.info import Array, Channel
 from ono.data.mesh_folder import read_mesh_folder
 from ono.data.store import Dataset
 from ono.errors import DataError, InputError
@@ -215,7 +215,10 @@ def test_a_grid_keeps_its_axes(tmp_path: Path) -> None:
 
 
 def test_data_of_another_kind_is_refused(home: Path, operator: Operator, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="its inputs are source, in training they were heat"):
+    with pytest.raises(
+        DataError,
+        match=r"its inputs are source, in training they were heat; .* `--names inputs=heat`",
+    ):
         view_for(operator, tiny.dataset(tmp_path / "other"), "test")
     other = tiny.dataset(tmp_path / "plain")
     fit(tiny.recipe(other.path), tmp_path / "run")
@@ -224,6 +227,25 @@ def test_data_of_another_kind_is_refused(home: Path, operator: Operator, tmp_pat
         predict_to_meshes(plain, view_for(plain, other, "test"), tmp_path / "out")
     with pytest.raises(InputError, match="not trained on mesh files"):
         predict_folder(plain, home / "given", tmp_path / "out")
+
+
+def test_names_of_params_and_a_lack_of_them_are_told(
+    home: Path, operator: Operator, tmp_path: Path
+) -> None:
+    fields: dict[str, list[str]] = {"inputs": ["heat"], "outputs": ["flow"]}
+    table = str(home / "given" / "loads.csv")
+    draft = read_mesh_folder(home / "given", **fields, params=[table])
+    named = draft.renamed({"params": (Channel(name="F", unit="N"),)})
+    data = write(named.dataset(tmp_path / "named", "flows", "6/2/2", None))
+    with pytest.raises(DataError, match=r"its params are F, .* load; .* `--names params=load`"):
+        view_for(operator, data, "test")
+    again = write(draft.dataset(tmp_path / "again", "flows", "6/2/2", None))
+    assert len(view_for(operator, again, "test")) == 2
+    none = write(
+        read_mesh_folder(home / "given", **fields).dataset(tmp_path / "o", "f", "6/2/2", None)
+    )
+    with pytest.raises(DataError, match=r"params are none, .* load; import it with the params of"):
+        view_for(operator, none, "test")
 
 
 def test_a_mesh_that_changed_is_not_written_upon(

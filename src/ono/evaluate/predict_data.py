@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from ono.data.array_writer import refuse_unwritable, write_arrays
 from ono.data.batches import Streamed, in_order
 from ono.data.info import Array, Channel
+from ono.data.layout import Role
 from ono.data.store import Dataset
 from ono.data.task import output_places, window_for
 from ono.data.view import View, float_tensor
@@ -23,18 +25,11 @@ from ono.evaluate.predict import count_outside
 def view_for(operator: Operator, dataset: Dataset, split: str) -> View:
     """Return the rows of a split as this operator takes them; refuse data of another kind."""
     card, info = operator.card, dataset.info
-    for what, ours, theirs in (
-        ("task", card.task, info.task),
-        ("inputs", _names(card.inputs), _names(info.inputs)),
-        ("parameters", _names(card.params), _names(info.params)),
-        ("coordinates", str(card.mesh.dim), str(info.mesh.dim)),
-        ("quadrature weights", str(card.weighted), str("weights" in info.files)),
-    ):
-        if ours != theirs:
-            raise DataError(
-                f"{dataset.path} does not fit this operator: its {what} are {theirs or 'none'}, "
-                f"in training they were {ours or 'none'}"
-            )
+    _refuse_other(dataset, "task", card.task, info.task)
+    _refuse_other_channels(dataset, "inputs", card.inputs, info.inputs)
+    _refuse_other_channels(dataset, "params", card.params, info.params)
+    _refuse_other(dataset, "coordinates", str(card.mesh.dim), str(info.mesh.dim))
+    _refuse_other(dataset, "quadrature weights", str(card.weighted), str("weights" in info.files))
     places = output_places(dataset, tuple(channel.name for channel in card.outputs))
     window = window_for(dataset, card.history or None)
     return View(dataset, dataset.rows(split), 1, window, places)
@@ -96,5 +91,20 @@ def predict_to_arrays(operator: Operator, view: View, out: Path) -> tuple[int, .
     return first.shape
 
 
-def _names(channels: Sequence[Channel]) -> str:
-    return ", ".join(channel.name for channel in channels)
+def _refuse_other_channels(
+    dataset: Dataset, role: Role, trained: Sequence[Channel], given: Sequence[Channel]
+) -> None:
+    ours, theirs = ([channel.name for channel in group] for group in (trained, given))
+    way = f"; import it with the {role} of training"
+    if len(ours) == len(theirs):
+        names = shlex.quote(f"{role}={','.join(ours)}")
+        way = f"; if they mean the same in this order, import it with `--names {names}`"
+    _refuse_other(dataset, role, ", ".join(ours), ", ".join(theirs), way)
+
+
+def _refuse_other(dataset: Dataset, what: str, ours: str, theirs: str, way: str = "") -> None:
+    if ours != theirs:
+        raise DataError(
+            f"{dataset.path} does not fit this operator: its {what} are {theirs or 'none'}, in "
+            f"training they were {ours or 'none'}{way}"
+        )
