@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from ono.cli.data import app as verbs
 from ono.cli.data_import import import_data
 from ono.data.store import Dataset
 from ono.errors import InputError
@@ -187,9 +187,9 @@ def test_hidden_mesh_files_do_not_make_a_folder_of_meshes(arrays: Path) -> None:
     assert result.exit_code == 0, result.exception
 
 
-def test_a_folder_of_meshes(tmp_path: Path) -> None:
-    pytest.importorskip("meshio")
-    meshio = importlib.import_module("meshio")
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    meshio = pytest.importorskip("meshio")
     folder = tmp_path / "meshes"
     folder.mkdir()
     for k in range(5):
@@ -199,6 +199,10 @@ def test_a_folder_of_meshes(tmp_path: Path) -> None:
         data = {"load": points[:, 0] + k, "stress": points[:, 1] * points[:, 0]}
         mesh = meshio.Mesh(np.c_[points, 0 * points[:, 0]], [("quad", corners)], point_data=data)
         mesh.write(folder / f"m{k}.vtu")
+    return folder
+
+
+def test_a_folder_of_meshes(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "o"
     fields = ("--from", folder, "--inputs", "load", "--outputs", "stress", "--splits", "3/1/1")
     assert "the mesh files say it" in refused(*fields, "--coords", "x", "--out", out)
@@ -213,6 +217,18 @@ def test_a_folder_of_meshes(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.exception
     assert (out / "sources.json").exists()
     assert Dataset.open(out).info.outputs[0].unit == "MPa"
+
+
+def test_findings_name_mesh_files(folder: Path, tmp_path: Path) -> None:
+    (folder / "m0.vtu").write_bytes((folder / "m1.vtu").read_bytes())
+    out, told = tmp_path / "o", "of the same split in 1 files: m1.vtu like m0.vtu"
+    fields = ("--from", folder, "--inputs", "load", "--outputs", "stress", "--splits", "3/1/1")
+    assert told in run(*fields, "--dry-run", "--preview", tmp_path / "p.png").output
+    assert run(*fields, "--out", out).exit_code == 0
+    assert told in runner.invoke(verbs, ["check", str(out)]).output
+    for damaged in ("{", '{"coordinates": [0, 1], "folder": "f", "rows": []}'):
+        (out / "sources.json").write_text(damaged)
+        assert "in 1 samples: 1 like 0" in runner.invoke(verbs, ["check", str(out)]).output
 
 
 def test_a_key_comes_before_what_lies_here(arrays: Path) -> None:

@@ -120,11 +120,13 @@ def test_twins_within_a_split_are_noted_and_between_splits_are_a_leak(
     arrays["inputs"][4] = arrays["inputs"][1]
     found = only(check(build(tmp_path / "a", arrays)))
     assert (found.severity, found.count, found.indices) == ("note", 1, (4,))
+    assert found.like == (1,)
     arrays["inputs"][8] = arrays["inputs"][0]
     arrays["inputs"][9] = arrays["inputs"][7]
     first, second, note = check(build(tmp_path / "b", arrays))
     assert (first.severity, first.where, first.indices) == ("fatal", "splits train and test", (8,))
     assert (second.where, second.indices) == ("splits validation and test", (9,))
+    assert (first.like, second.like) == ((0,), (7,))
     assert note.severity == "note"
 
 
@@ -231,6 +233,12 @@ def test_fortran_order_is_noted(tmp_path: Path, arrays: dict[ArrayName, Array]) 
 def test_a_finding_reads_as_a_sentence() -> None:
     found = Finding("fatal", "3 values are not finite", "inputs", 9, (1, 2))
     assert str(found) == "fatal: inputs: 3 values are not finite in 9 samples: 1, 2, ..."
+    files = [f"m{k}.vtu" for k in range(9)]
+    assert found.told(files).endswith("not finite in 9 files: m1.vtu, m2.vtu, ...")
+    leak = Finding("fatal", "a leak", "splits train and test", 1, (8,), (3,))
+    assert str(leak).endswith("a leak in 1 samples: 8 like 3")
+    assert leak.told(files).endswith("a leak in 1 files: m8.vtu like m3.vtu")
+    assert Finding("note", "zero", "inputs").told(files) == "note: inputs: zero"
 
 
 @pytest.mark.parametrize("weight", [-1.0, 0.0])

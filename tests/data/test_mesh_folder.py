@@ -208,6 +208,16 @@ def test_an_empty_folder_and_other_places(tmp_path: Path) -> None:
         mesh_files(tmp_path / "nowhere")
 
 
+def test_faults_of_samples_name_their_files(folder: Path, tmp_path: Path) -> None:
+    """Also after shuffling: case3 is without outputs, case10 has the mesh and load of case2."""
+    save(folder / "case2.vtu", 4)
+    save(folder / "case10.vtu", 4)
+    save(folder / "case3.vtu", 5, cell_data={"stress": [np.zeros(10)]})
+    with pytest.raises(DataError, match=r"zero everywhere, .* in 1 files: case3\.vtu") as caught:
+        stored(folder, tmp_path / "out", 1, inputs=["load"], outputs=["stress"])
+    caught.match(r"a leak in 1 files: case(2\.vtu like case10|10\.vtu like case2)\.vtu")
+
+
 def test_hidden_files_are_no_samples(folder: Path) -> None:
     names = [file.name for file in mesh_files(folder)]
     for name in ("._case1.vtu", ".case5.vtu"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from ono.cli.compare import compare
 from ono.cli.data_import import import_data
 from ono.cli.options import refuse_no_picture
 from ono.cli.progress import print_table
+from ono.errors import DataError
 
 app = typer.Typer(help="Make, look at and check datasets.", no_args_is_help=True)
 
@@ -128,11 +130,18 @@ def check(
 ) -> None:
     """Look for defects; leave with code 2 if one of them forbids training."""
     from ono.data.check import check as find
+    from ono.data.sources import Sources
     from ono.data.store import Dataset
 
-    findings = find(Dataset.open(path, verify=verify, strict=False))
+    dataset = Dataset.open(path, verify=verify, strict=False)
+    findings = find(dataset)
+    files: list[str] = []
+    with contextlib.suppress(DataError):  # that they are damaged is one of the findings
+        sources = Sources.read(path)
+        if sources is not None and len(sources.rows) == dataset.info.samples:
+            files = sources.files
     for finding in findings:
-        typer.echo(str(finding))
+        typer.echo(finding.told(files))
     fatal = sum(finding.severity == "fatal" for finding in findings)
     typer.echo(f"{path}: {fatal} fatal, {len(findings) - fatal} to note")
     if fatal:

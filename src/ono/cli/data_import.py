@@ -146,7 +146,8 @@ def _import_own(source: Path | None, arrays: _Arrays, store: _Store) -> None:
     dataset = draft.dataset(place, name, splits, shuffle)
     _warn_of_missing_splits(dataset)
     if store.dry_run:
-        _explain(dataset, store.preview or Path("preview.png"))
+        files = () if draft.sources is None else draft.sources.files
+        _explain(dataset, store.preview or Path("preview.png"), files)
         return
     stored = write(dataset, draft.sources)
     for line in origins(stored):
@@ -256,8 +257,11 @@ def _read_meshes(source: Path, given: _Arrays) -> Draft:
     return draft.renamed(read_names(given.names or []))
 
 
-def _explain(dataset: Dataset, picture: Path) -> None:
-    """Print what was understood and what is wrong with it, and draw some samples."""
+def _explain(dataset: Dataset, picture: Path, files: Sequence[str]) -> None:
+    """Print what was understood and what is wrong with it, and draw some samples.
+
+    `files` are the names of mesh files, one for each sample.
+    """
     from ono.data.check import check
     from ono.data.store import explain_os_errors
     from ono.data.summary import describe
@@ -268,7 +272,7 @@ def _explain(dataset: Dataset, picture: Path) -> None:
         typer.echo(line)
     findings = check(dataset)
     for finding in findings:
-        typer.echo(str(finding))
+        typer.echo(finding.told(files))
     rows = range(min(3, dataset.info.samples))
     with explain_os_errors(picture), replacing(picture) as aside:
         gallery(dataset, rows).savefig(aside, format="png")

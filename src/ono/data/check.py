@@ -144,8 +144,8 @@ def twins(dataset: Dataset) -> list[Finding]:
     inputs: list[ArrayName] = [n for n in ("inputs", "params", "coords") if n in varying(dataset)]
     split_of = {i: split for split in dataset.info.splits for i in dataset.rows(split)}
     seen: dict[bytes, int] = {}
-    repeats: list[int] = []
-    leaks: dict[str, list[int]] = defaultdict(list)
+    repeats: dict[int, int] = {}
+    leaks: dict[str, dict[int, int]] = defaultdict(dict)
     for i in range(dataset.info.samples):
         digest = hashlib.blake2b(digest_size=16)
         for name in inputs:
@@ -156,13 +156,16 @@ def twins(dataset: Dataset) -> list[Finding]:
         first = seen.setdefault(digest.digest(), i)
         here, there = split_of.get(i), split_of.get(first)
         if first != i and here == there:
-            repeats.append(i)
+            repeats[i] = first
         elif first != i and here and there:
-            leaks[f"splits {there} and {here}"].append(i)
-    findings = [in_samples("fatal", "the same inputs: a leak", k, at) for k, at in leaks.items()]
+            leaks[f"splits {there} and {here}"][i] = first
+    findings = [
+        in_samples("fatal", "the same inputs: a leak", splits, list(pairs), list(pairs.values()))
+        for splits, pairs in leaks.items()
+    ]
     if repeats:
         what = "the inputs repeat an earlier sample of the same split"
-        findings.append(in_samples("note", what, "inputs", repeats))
+        findings.append(in_samples("note", what, "inputs", list(repeats), list(repeats.values())))
     return findings
 
 

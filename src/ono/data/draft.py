@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -169,9 +169,9 @@ def parse_splits(text: str, samples: int) -> Splits:
     return split_rows({split: int(count) for split, count in named.items()})
 
 
-def refuse_fatal(findings: list[Finding]) -> None:
-    """Raise an error that lists the fatal findings, if there are any."""
-    if fatal := [str(finding) for finding in findings if finding.severity == "fatal"]:
+def refuse_fatal(findings: list[Finding], files: Sequence[str] = ()) -> None:
+    """Raise an error that lists the fatal findings, if there are any; `files` are the samples'."""
+    if fatal := [finding.told(files) for finding in findings if finding.severity == "fatal"]:
         listed = "\n  ".join(fatal)
         raise DataError(
             f"nothing was written, the data cannot be trained on:\n  {listed}\n"
@@ -189,7 +189,7 @@ def write(dataset: Dataset, sources: Sources | None = None) -> Dataset:
     """Check a dataset in memory and store it: all of it or nothing."""
     out = dataset.path
     refuse_existing(out)
-    refuse_fatal(check(dataset))
+    refuse_fatal(check(dataset), () if sources is None else sources.files)
     aside = out.resolve().with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         write_dataset(aside, dataset.info, dataset.arrays, called=out)

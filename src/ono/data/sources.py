@@ -56,6 +56,11 @@ class Sources(MeshFields, frozen=True, extra="forbid"):
     rows: tuple[MeshSource, ...]
 
     @property
+    def files(self) -> list[str]:
+        """The name of the file of every row."""
+        return [row.file for row in self.rows]
+
+    @property
     def fields(self) -> MeshFields:
         """What holds for other files of the same kind too."""
         own = {name: getattr(self, name) for name in MeshFields.model_fields}
