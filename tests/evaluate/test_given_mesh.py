@@ -76,6 +76,7 @@ def vector(values: Array) -> Array:
             {"points": lambda points: points * [1, 0, 0] + [0, 7, 0]},
             r"one y everywhere, 7, and every mesh of training varied in x, y; turn the mesh",
         ),
+        ({"points": lambda points: np.full_like(points, np.nan)}, "25 points that lie nowhere"),
         ({"heat": vector}, r"'heat' with 3 components, in training it had 1; write it as"),
         ({"push": lambda push: push[:, 0]}, r"'push' with 1 components, in training it had 3"),
         (
@@ -94,6 +95,17 @@ def test_a_mesh_unlike_those_of_training_is_refused(
     with pytest.raises(InputError, match=rf"b\.vtu .*{complaint}"):
         predict_folder(operator, new, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_polyhedra_cannot_be_weighed(operator: Operator, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    new.mkdir()
+    plate(new / "a.vtu", 10)
+    mesh = meshio.read(new / "a.vtu")
+    faces = [[0, 1, 2], [0, 1, 3], [1, 2, 3], [0, 2, 3]]
+    meshio.Mesh(mesh.points, [("polyhedron4", [faces])], mesh.point_data).write(new / "a.vtu")
+    with pytest.raises(InputError, match=r"a\.vtu has polyhedra, .*; convert them to tetrahedra"):
+        predict_folder(operator, new, tmp_path / "out")
 
 
 def test_the_plane_may_lie_elsewhere_and_a_little_rough(operator: Operator, tmp_path: Path) -> None:
