@@ -374,6 +374,30 @@ def test_points_that_fall_together_in_single_precision_are_refused(tmp_path: Pat
     assert read("near").mesh.kind == read("cut").mesh.kind == "cloud"
 
 
+@pytest.mark.parametrize("kind", [np.int32, np.uint32, np.int64])
+def test_whole_numbers_keep_their_digits_or_are_refused(tmp_path: Path, kind: Any) -> None:
+    near = np.arange(SAMPLES * 40).reshape(SAMPLES, 40)
+    far, lists = (near + 2_000_000_000).astype(kind), np.arange(80).reshape(40, 2)
+    file = saved(
+        tmp_path / "g.npz",
+        near=near.astype(kind),
+        far=far,
+        places=lists.astype(kind),
+        away=(lists + 2_000_000_000).astype(kind),
+        few=far[:, :2],
+    )
+    plain = {"outputs": "near", "inputs": "near", "coords": "places"}
+
+    def read(**other: str) -> Draft:
+        given = {role: (f"{file}:{key}",) for role, key in {**plain, **other}.items()}
+        return read_arrays(Request(**given))  # type: ignore[arg-type]
+
+    np.testing.assert_array_equal(read().arrays["outputs"][..., 0], near)
+    for role, key in (("outputs", "far"), ("inputs", "far"), ("coords", "away"), ("params", "few")):
+        with pytest.raises(InputError, match="subtract an offset"):
+            read(**{role: key})
+
+
 def test_a_channel_named_twice_is_an_input_error(tmp_path: Path) -> None:
     file = saved(tmp_path / "g.npz", u=np.stack([smooth(0), smooth(1)], -1), a=smooth(2))
     names: Any = {"outputs": parse_channels("p, p")}

@@ -142,7 +142,7 @@ def _times(text: str) -> Array:
 
 def _refuse_lost_points(coords: Sequence[Source], layouts: Mapping[Named, Axes]) -> None:
     """Refuse points that differ in the files and fall together in single precision."""
-    if all(source.array.dtype.itemsize <= 4 for source in coords):
+    if all(np.can_cast(source.array.dtype, np.float32, "safe") for source in coords):
         return
     parts = [arrange(source.array, layouts[source.named]) for source in coords]
     label = ", ".join(source.text for source in coords)

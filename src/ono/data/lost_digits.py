@@ -17,7 +17,7 @@ def refuse_lost_digits(values: Array, stored: Array, label: str) -> None:
     >>> given = 1e9 + np.arange(3.0)[:, None]
     >>> refuse_lost_digits(given - 1e9, (given - 1e9).astype(np.float32), "height")
     """
-    if values.dtype.itemsize <= stored.dtype.itemsize:
+    if np.can_cast(values.dtype, stored.dtype, "safe"):
         return
     lost = int(np.count_nonzero(np.isinf(stored) & np.isfinite(values)))
     if lost:
