@@ -133,6 +133,36 @@ def test_frames_alone_are_a_rollout_and_with_inputs_timed(tmp_path: Path) -> Non
     assert read_arrays(asked).task == "rollout"
 
 
+@pytest.mark.parametrize(
+    ("times", "complaint"),
+    [
+        (1.7e9 + 200.0 * np.arange(3), "move by up to"),
+        (1.7e9 + 200.0 * np.arange(3000), "steps change, such as 200 to 256"),
+        (1e8 + np.arange(3.0), "move by up to"),
+        (10 ** np.arange(37.0, 41.0), "too large for float32"),
+    ],
+)
+def test_times_that_lose_their_steps_are_refused(
+    tmp_path: Path, times: Array, complaint: str
+) -> None:
+    w = np.random.default_rng(0).random((SAMPLES, len(times), 5, 2))
+    file = saved(tmp_path / "m.npz", w=w, t=times)
+    with pytest.raises(InputError, match=f"times .*{complaint}.*scale them"):
+        read_arrays(Request((f"{file}:w",), times=f"{file}:t"))
+
+
+@pytest.mark.parametrize(
+    "times",
+    [10.0 ** np.arange(-9, 4), np.linspace(0, 10, 2001), 3600 * np.arange(9), np.array([1e9])],
+)
+def test_times_of_any_spacing_are_kept(tmp_path: Path, times: Array) -> None:
+    w = np.random.default_rng(0).random((SAMPLES, len(times), 5, 2))
+    file = saved(tmp_path / "m.npz", w=w, a=w[:, 0, :, 0], t=times)
+    layouts: Any = {"outputs": parse_layout("b t x c")}
+    request = Request((f"{file}:w",), (f"{file}:a",), times=f"{file}:t", layouts=layouts)
+    np.testing.assert_array_equal(read_arrays(request).arrays["times"], np.float32(times))
+
+
 def test_a_time_axis_without_times_is_numbered(tmp_path: Path) -> None:
     file = moving(tmp_path / "m.npz")
     draft = read_arrays(Request((f"{file}:w",), layouts={"outputs": parse_layout("b x y t")}))

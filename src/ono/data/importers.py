@@ -21,6 +21,7 @@ from ono.data.layout import (
     arrange,
     space,
 )
+from ono.data.lost_digits import single_times
 from ono.data.placement import place_points, single
 from ono.data.told_layouts import tell
 from ono.errors import InputError
@@ -137,7 +138,7 @@ def _times(text: str) -> Array:
     times = times.reshape(1) if times.ndim == 0 else times
     if times.ndim != 1 or not np.isfinite(times).all() or (np.diff(times) <= 0).any():
         raise InputError(f"times {text} must be one list of increasing numbers")
-    return times.astype(np.float32)
+    return single_times(times, f"times {text}")
 
 
 def _refuse_lost_points(coords: Sequence[Source], layouts: Mapping[Named, Axes]) -> None:

@@ -10,6 +10,9 @@ from ono.errors import InputError
 _SHARE = 1e-3
 """Of what a channel varies by, how much of it may be lost to rounding."""
 
+_STEP_SHARE = 0.05
+"""Of the step between two times, how much of it may be lost to rounding."""
+
 
 def refuse_lost_digits(values: Array, stored: Array, label: str) -> None:
     """Refuse numbers [... channels] that are too large for float32, or that hardly differ in it.
@@ -34,3 +37,24 @@ def refuse_lost_digits(values: Array, stored: Array, label: str) -> None:
                 f"{moved:.3g}, and all of them lie within {spread:.3g}; subtract an offset, or "
                 "scale them"
             )
+
+
+def single_times(times: Array, label: str) -> Array:
+    """Return increasing times in single precision; refuse to change the steps between them.
+
+    >>> single_times(np.array([0.0, 0.1]), "t").dtype.name
+    'float32'
+    """
+    with np.errstate(over="ignore"):
+        stored = times.astype(np.float32)
+    refuse_lost_digits(times[:, None], stored[:, None], label)
+    steps, kept = np.diff(times), np.diff(stored.astype(np.float64))
+    changed = np.flatnonzero(np.abs(kept - steps) > _STEP_SHARE * steps)
+    if changed.size:
+        first = changed[0]
+        raise InputError(
+            f"{label}: in float32 {changed.size} of {steps.size} steps change, such as "
+            f"{steps[first]:.7g} to {kept[first]:.7g} at {times[first]:.7g}; subtract an offset, "
+            "or scale them"
+        )
+    return stored
