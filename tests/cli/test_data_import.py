@@ -114,6 +114,9 @@ def test_frames_that_were_read_as_space(tmp_path: Path, monkeypatch: pytest.Monk
         result = run("--outputs", "ro.npz:u", *way, "--dry-run")
         assert "task: rollout" in result.output, result.exception
         assert "mesh: grid 7 x 9" in result.output
+    np.save("last.npy", random.random((20, 16, 16, 10)))
+    message = refused("--outputs", "last.npy", "--out", "o")
+    assert 'such as --layout outputs="b x y t", or give --times' in message
     cloud = ("--outputs", "ro.npz:p", "--coords", "places.npy", "--mesh", "cloud")
     assert '--layout outputs="b p t"' in refused(*cloud, "--out", "o")
     assert "task: rollout" in run(*cloud, "--layout", "outputs=b p t", "--dry-run").output

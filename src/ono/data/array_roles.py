@@ -13,6 +13,7 @@ from ono.data.info import Array
 from ono.data.layout import Axes, Meshing, Named, Role, arrange, find_layouts
 from ono.data.lost_digits import refuse_lost_digits
 from ono.data.table import read_table
+from ono.data.thin_grids import refuse_thin_grids
 from ono.errors import InputError
 
 
@@ -78,7 +79,9 @@ def find_axes(
         return find_layouts([*others, *given], known, mesh=mesh, times=times, channels=channels)
 
     if len(coords) < 2 or any(source.array.size != max(source.array.shape) for source in coords):
-        return dict(sources), find([source.named for source in coords], said)
+        layouts = find([source.named for source in coords], said)
+        refuse_thin_grids(layouts, said, mesh=mesh, times=times, channels=channels)
+        return dict(sources), layouts
     coords = [source.shaped(source.array.ravel()) for source in coords]
     lists = [source.named for source in coords]
     read, layouts = find_with_lists(lists, said, mesh, find)

@@ -23,6 +23,7 @@ from ono.data.layout import (
 )
 from ono.data.lost_digits import single_times
 from ono.data.placement import place_points, single
+from ono.data.thin_grids import thin_axis
 from ono.data.told_layouts import tell
 from ono.errors import InputError
 
@@ -59,7 +60,8 @@ def read_arrays(request: Request) -> Draft:
     )
     fields = {role: join(group, layouts) for role, group in sources.items() if group}
     _refuse_lost_points(sources["coords"], layouts)
-    axes = layouts[sources["outputs"][0].named]
+    named = sources["outputs"][0].named
+    axes = layouts[named]
     outputs, notes = fields["outputs"], []
     timed, along = "t" in axes, space(axes)
     if timed and times is None:
@@ -100,7 +102,7 @@ def read_arrays(request: Request) -> Draft:
     )
     said = "outputs" in request.layouts
     _refuse_nothing_to_learn_from(
-        draft, None if said else _with_time(axes, placed="coords" in fields)
+        draft, None if said else _with_time(named, axes, placed="coords" in fields)
     )
     return draft
 
@@ -207,15 +209,18 @@ def _settings(
     return said if request.times is None else {**said, "times": request.times}
 
 
-def _with_time(axes: Axes, *, placed: bool) -> Axes | None:
+def _with_time(array: Named, axes: Axes, *, placed: bool) -> Axes | None:
     """Return how the axes might be read with time among them, where the points may be `placed`.
 
-    >>> _with_time(("b", "x", "y", "z"), placed=False), _with_time(("b", "p", "c"), placed=True)
-    (('b', 't', 'x', 'y'), ('b', 'p', 't'))
+    >>> u = Named("outputs", "u", (30, 16, 16, 10))
+    >>> _with_time(u, ("b", "x", "y", "z"), placed=False), _with_time(u, ("b", "p"), placed=False)
+    (('b', 'x', 'y', 't'), None)
     """
     along = space(axes)
     if not placed and "t" not in axes and len(along) > 1:
-        return ("b", "t", *along[:-1], *axes[1 + len(along) :])
+        plane, rest = along[:-1], axes[1 + len(along) :]
+        last = thin_axis(array, axes) == "z"
+        return ("b", *plane, "t", *rest) if last else ("b", "t", *plane, *rest)
     if "t" not in axes and "c" in axes:
         return (*axes[:-1], "t")
     return None

@@ -126,7 +126,7 @@ class _Problem:
     def solve(self, *, any_order: bool = False) -> Iterator[dict[Named, Axes]]:
         """Yield the layouts that agree, or would if axes were in another order."""
         choices = {array: self._choices(array, any_order) for array in self.arrays}
-        return _agreeing(choices, {} if self.times is None else {"t": self.times})
+        return agreeing(choices, {} if self.times is None else {"t": self.times})
 
     def _choices(self, array: Named, any_order: bool) -> list[Axes]:
         spoken = self.said.get(array.role)
@@ -183,12 +183,9 @@ class _Problem:
 
     def question(self, found: Sequence[Mapping[Named, Axes]]) -> str:
         """Say what is not clear, with a layout to copy if any order of axes makes sense."""
-        shapes = "; ".join(map(str, self.arrays))
-        shapes += "" if self.times is None else f"; times [{self.times}]"
         if found:
-            start = f"the axes can be read in {len(found)} ways ({shapes}); say which"
-            return f"{start}: {_options(found)}"
-        start = f"the arrays do not fit together ({shapes})"
+            return which(found, self.times)
+        start = f"the arrays do not fit together ({_shapes(self.arrays, self.times)})"
         fields = [a for a in self.arrays if a.role in ("inputs", "outputs", "params") and a.shape]
         if len({array.shape[0] for array in fields}) > 1:
             counts = dict.fromkeys(f"{array.role} {array.shape[0]}" for array in fields)
@@ -200,13 +197,25 @@ class _Problem:
         return f"{start}; a cloud needs --coords" if cloud else start
 
 
+def which(readings: Sequence[Mapping[Named, Axes]], times: int | None) -> str:
+    """Ask which of several readings is meant, with layouts to copy."""
+    shapes = _shapes(readings[0], times)
+    start = f"the axes can be read in {len(readings)} ways ({shapes}); say which"
+    return f"{start}: {_options(readings)}"
+
+
+def _shapes(arrays: Iterable[Named], times: int | None) -> str:
+    shapes = "; ".join(map(str, arrays))
+    return shapes if times is None else f"{shapes}; times [{times}]"
+
+
 def _said(role: Role, axes: Axes) -> list[Axes]:
     """Return a spoken layout, also without the axis of a lone channel or, for inputs, of time."""
     steady = tuple(letter for letter in axes if letter != "t" or role != "inputs")
     return list(dict.fromkeys((steady, tuple(letter for letter in steady if letter != "c"))))
 
 
-def _agreeing(
+def agreeing(
     choices: Mapping[Named, list[Axes]], lengths: Mapping[str, int]
 ) -> Iterator[dict[Named, Axes]]:
     """Yield every choice of layouts in which a letter has one length and all points one shape."""
@@ -223,7 +232,7 @@ def _agreeing(
         )
         if not same:
             continue
-        for rest in _agreeing({other: choices[other] for other in others}, here):
+        for rest in agreeing({other: choices[other] for other in others}, here):
             layout = {array: axes, **rest}
             if len({space(axes) for axes in layout.values()} - {()}) <= 1:
                 yield layout
