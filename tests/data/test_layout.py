@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,27 @@ def test_what_is_not_clear_shows_shapes_and_a_layout_to_copy(
     assert advice in str(error.value)
     for _, shape in arrays:
         assert str(list(shape)) in str(error.value)
+
+
+def offers(*arrays: tuple[Role, tuple[int, ...]]) -> list[str]:
+    with pytest.raises(InputError) as error:
+        layouts(*arrays)
+    return str(error.value).partition("say so: ")[2].split(", or ")
+
+
+def test_an_axis_too_many_may_be_channels_or_time() -> None:
+    start = '--layout inputs="b x y" --layout outputs='
+    for count, letters in ((5, "ct"), (20, "t")):
+        offered = offers(("inputs", (30, 12, 16)), ("outputs", (30, count, 12, 16)))
+        plain = [f'{start}"b {letter} x y"' for letter in letters]
+        assert offered[: len(plain)] == plain
+        assert not any("c b" in option or "t b" in option for option in offered)
+
+
+def test_samples_are_in_the_middle_only_if_nothing_else_fits() -> None:
+    assert 'outputs="x b y"' in offers(("params", (30, 2)), ("outputs", (12, 30, 16)))[0]
+    for option in offers(("params", (30, 2)), ("outputs", (12, 16, 30))):
+        assert re.search('outputs="[^"]* b"', option)
 
 
 @pytest.mark.parametrize(

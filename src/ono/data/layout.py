@@ -130,7 +130,10 @@ class _Problem:
 
     def _choices(self, array: Named, any_order: bool) -> list[Axes]:
         spoken = self.said.get(array.role)
-        known = self._usual(array.role) if spoken is None else _said(array.role, spoken)
+        if spoken is None:
+            known = self._usual(array.role, also_timed=any_order)
+        else:
+            known = _said(array.role, spoken)
         fits = [axes for axes in known if len(axes) == len(array.shape)]
         if spoken is not None and not fits:
             raise InputError(
@@ -142,8 +145,8 @@ class _Problem:
             fits = list(dict.fromkeys(orders))
         return [axes for axes in fits if self._allows(array, axes)]
 
-    def _usual(self, role: Role) -> list[Axes]:
-        """Return the layouts a role may have when nothing was said."""
+    def _usual(self, role: Role, *, also_timed: bool) -> list[Axes]:
+        """Return the layouts a role may have when nothing was said, perhaps of time."""
         if role == "params":
             return [("b",), ("b", "c")]
         if role in ("coords", "weights"):
@@ -151,12 +154,13 @@ class _Problem:
             return plain + ([(*axes, "c") for axes in plain] if role == "coords" else [])
         still: list[Axes] = [("b", *along, *end) for along in SPACES for end in ((), ("c",))]
         timed = self.times is not None or any("t" in axes for axes in self.said.values())
-        if role == "inputs" or not timed:
+        if role == "inputs" or not (timed or also_timed):
             return still
         # Time follows the samples or the points, or comes last, as MATLAB files have it.
         places = [(axes, at) for axes in still for at in (1, axes.index(space(axes)[-1]) + 1)]
         places += [(axes, len(axes)) for axes in still]
-        return list(dict.fromkeys((*axes[:at], "t", *axes[at:]) for axes, at in places))
+        moving = list(dict.fromkeys((*axes[:at], "t", *axes[at:]) for axes, at in places))
+        return moving if timed else still + moving
 
     def _allows(self, array: Named, axes: Axes) -> bool:
         """Tell whether a layout is possible for this array by itself."""
@@ -165,8 +169,9 @@ class _Problem:
             return False
         if array.role in self.said:
             return True
+        long = along if self.times is not None else (*along, "t")
         if any(
-            length == 1 for letter, length in zip(axes, array.shape, strict=True) if letter in along
+            length == 1 for letter, length in zip(axes, array.shape, strict=True) if letter in long
         ):
             return False
         if array.role == "coords":
@@ -192,7 +197,9 @@ class _Problem:
             start += f"; their first axes, usually samples, are {', '.join(sorted(counts))}"
         orders = itertools.islice(self.solve(any_order=True), 1000)
         if likely := [one for one in orders if is_likely(one)]:
-            return f"{start}; if axes are in another order, say so: {_options(likely)}"
+            plainest = min(map(_disorder, likely))
+            plain = [one for one in likely if _disorder(one) == plainest]
+            return f"{start}; if axes are in another order, say so: {_options(plain)}"
         cloud = not any(array.role == "coords" for array in self.arrays)
         return f"{start}; a cloud needs --coords" if cloud else start
 
@@ -250,6 +257,14 @@ def _likely(array: Named, axes: Axes) -> bool:
     if "c" in axes:
         return array.shape[axes.index("c")] <= MOST_CHANNELS
     return array.shape[axes.index(space(axes)[-1])] > MOST_CHANNELS
+
+
+def _disorder(layout: Mapping[Named, Axes]) -> tuple[int, int, int]:
+    """Return how many arrays have samples in the middle, how many coords and others are turned."""
+    inside = sum("b" in axes[1:-1] for axes in layout.values())
+    along = {a: [letter for letter in axes if letter in "xyz"] for a, axes in layout.items()}
+    turned = [array.role for array, letters in along.items() if letters != sorted(letters)]
+    return inside, turned.count("coords"), len(turned)
 
 
 def _options(layouts: Iterable[Mapping[Named, Axes]]) -> str:
