@@ -39,6 +39,30 @@ def test_a_small_recipe_is_smaller(tmp_path: Path) -> None:
     assert small.train.epochs <= large.train.epochs
 
 
+@pytest.mark.parametrize("small", [False, True])
+def test_validations_follow_the_epochs_in_effect(tmp_path: Path, small: bool) -> None:
+    data = tiny.dataset(tmp_path / "data")
+
+    def every(*changes: str) -> int:
+        return Recipe.load(data.path, changes, small=small).train.validate_every
+
+    assert every() == (33 if small else 10)  # of 333 and 500 epochs
+    assert every("train.epochs=40") == every("train={epochs: 40}") == 4
+    assert every("train.epochs=3") == 1
+    assert every("train.epochs=40", "train.validate_every=7") == 7
+    assert every("train={batch: 2}") == 1
+    for wrong in ("train.epochs=many", "train=many", "train.epochs=0"):
+        with pytest.raises(RecipeError, match="train"):
+            every(wrong)
+
+
+def test_a_written_recipe_keeps_its_validations(tmp_path: Path) -> None:
+    recipe = Recipe.load(tiny.dataset(tmp_path / "data").path)
+    (tmp_path / "own.yaml").write_text(recipe.to_yaml())
+    read = Recipe.load(tmp_path / "own.yaml", ["train.epochs=40"])
+    assert read.train.validate_every == recipe.train.validate_every == 10
+
+
 @pytest.mark.parametrize("change", ["model.name=fno", "model={name: fno}"])
 @pytest.mark.parametrize("kind", ["grid", "structured"])
 def test_another_model_has_a_recipe_of_its_own(tmp_path: Path, change: str, kind: str) -> None:

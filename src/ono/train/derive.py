@@ -32,7 +32,7 @@ def derive(path: Path | str, *, model: str = "ono", small: bool = False) -> dict
         "data": {"path": str(path)},
         "model": {"name": model},
         "optimiser": {"learning_rate": 1e-3},
-        "train": {"epochs": 500, "batch": batch, "validate_every": 10},
+        "train": {"epochs": 500, "batch": batch},
     }
     if model == "ono":
         recipe["model"] |= _ono_options(info, small=small)
@@ -44,8 +44,22 @@ def derive(path: Path | str, *, model: str = "ono", small: bool = False) -> dict
     if small:
         epochs = min(500, max(10, round(_STEPS * batch / samples)))
         recipe["optimiser"]["learning_rate"] = 2e-3
-        recipe["train"] |= {"epochs": epochs, "validate_every": max(1, epochs // 10)}
+        recipe["train"]["epochs"] = epochs
     return recipe
+
+
+def pace(recipe: dict[str, Any], *, small: bool = False) -> None:
+    """Set how often a derived recipe validates, from its epochs and unless it says so itself.
+
+    >>> recipe = {"train": {"epochs": 40}}
+    >>> pace(recipe)
+    >>> recipe["train"]["validate_every"]
+    4
+    """
+    train = recipe["train"]
+    if isinstance(train, dict) and isinstance(epochs := train.get("epochs"), int):
+        every = max(1, epochs // 10)
+        train.setdefault("validate_every", every if small else min(10, every))
 
 
 def _ono_options(info: Info, *, small: bool) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 
 from ono.errors import RecipeError, nearest
 from ono.models.registry import MODELS
-from ono.train.derive import derive
+from ono.train.derive import derive, pace
 from ono.train.recipe_files import chosen_model, find_recipe, is_dataset, override, read_yaml
 from ono.train.recipe_sections import (
     DataRecipe,
@@ -53,13 +53,15 @@ class Recipe(BaseModel, frozen=True, extra="forbid"):
         From a dataset directory a recipe is derived, for the model that the changes choose; a
         `small` one suits a CPU.
         """
-        changes = list(overrides)
-        if is_dataset(source):
+        changes, derived = list(overrides), is_dataset(source)
+        if derived:
             content = derive(source, model=chosen_model(changes), small=small)
         else:
             content = read_yaml(find_recipe(source))
         for text in changes:
             override(content, text)
+        if derived:
+            pace(content, small=small)
         return cls.from_mapping(content)
 
     @classmethod
