@@ -38,7 +38,10 @@ def diagnose() -> list[Finding]:
         _whitening(),
         _memory(),
         _disk(),
-        *(_extra(module, extra) for module, extra in (("tensorboard", "track"),)),
+        *(
+            _extra(module, extra)
+            for module, extra in (("tensorboard", "track"), ("meshio", "mesh"))
+        ),
     ]
 
 
@@ -90,5 +93,5 @@ def _disk() -> Finding:
 
 def _extra(module: str, extra: str) -> Finding:
     if importlib.util.find_spec(module) is None:
-        return Finding(module, f"not installed; `pip install ono[{extra}]`", "note")
+        return Finding(module, f'not installed; `pip install "ono[{extra}]"`', "note")
     return Finding(module, version(module))
