@@ -63,6 +63,11 @@ def test_import_writes_a_dataset_and_says_in_which_order(arrays: Path) -> None:
     assert "already exists" in refused("--from", arrays, *GRID, "--out", "o")
 
 
+def test_the_command_that_shows_it_can_be_copied(arrays: Path) -> None:
+    result = run("--from", arrays, *GRID, "--out", "Daten Ü/d été")
+    assert "look at it with `ono data show 'Daten Ü/d été'`" in result.output, result.exception
+
+
 def test_a_dry_run_tells_everything_and_writes_one_picture(arrays: Path) -> None:
     result = run("--from", arrays, *GRID, "--shuffle", 3, "--dry-run")
     assert result.exit_code == 0, result.exception

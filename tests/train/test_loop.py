@@ -282,6 +282,24 @@ def test_a_finished_run_is_not_resumed(finished: Path) -> None:
             assert file.read_bytes() == content
 
 
+def test_commands_to_copy_are_for_a_shell(data: Path, tmp_path: Path) -> None:
+    run, place = tmp_path / "my run", tmp_path / "my data"
+    tiny.dataset(place)
+    broken = np.load(place / "inputs.npy")
+    broken[0] = np.nan
+    np.save(place / "inputs.npy", broken)
+    with pytest.raises(DataError, match=f"`ono data check '{place}'` lists them"):
+        fit(tiny.recipe(place), tmp_path / "broken")
+    (place / "dataset.json").unlink()
+    (place / "making.json").write_text('{"maker": "m", "size": "s", "samples": 2, "seed": 0}')
+    with pytest.raises(DataError, match=f"to continue run .* --out '{place}'`"):
+        fit(tiny.recipe(place), tmp_path / "unfinished")
+    with pytest.raises(Interrupted, match=f"`ono resume '{run}'`"):
+        fit(tiny.recipe(data), run, [stopping(1)])
+    with pytest.raises(InputError, match=f"`ono resume '{run}'`"):
+        fit(tiny.recipe(data), run)
+
+
 def test_a_run_directory_is_not_used_twice(data: Path, finished: Path) -> None:
     before = (finished / "metrics.jsonl").read_bytes()
     with pytest.raises(InputError, match=r"already holds a run; continue it with `ono resume"):

@@ -34,7 +34,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def moved(run: Path) -> Path:
-    place = run.parent / "far" / "away"
+    place = run.parent / "far off" / "away"
     place.parent.mkdir()
     Path("data").rename(place)
     return place
@@ -60,7 +60,7 @@ def test_a_run_stopped_again_says_the_place_again(stopped: Path) -> None:
         if event.kind == "step" and event.state.step == 7:
             signal.raise_signal(signal.SIGTERM)
 
-    with pytest.raises(Interrupted, match=f"`ono resume {stopped} --data {place}`"):
+    with pytest.raises(Interrupted, match=f"`ono resume {stopped} --data '{place}'`"):
         resume(stopped, [again], data=place)
 
 
@@ -81,7 +81,7 @@ def test_other_data_is_refused(stopped: Path, tmp_path: Path) -> None:
 def test_without_a_checkpoint_nothing_says_that_it_is_the_same_data(stopped: Path) -> None:
     place = moved(stopped)
     shutil.rmtree(stopped / "checkpoints")
-    with pytest.raises(CheckpointError, match=f"ono train .*recipe.yaml data.path={place}"):
+    with pytest.raises(CheckpointError, match=f"ono train .*recipe.yaml 'data.path={place}'"):
         resume(stopped, data=place)
     assert Recipe.load(stopped / "recipe.yaml", [f"data.path={place}"]).data.path == str(place)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -155,7 +156,8 @@ def _import_own(source: Path | None, arrays: _Arrays, store: _Store) -> None:
     order = "in file order" if shuffle is None else f"shuffled with seed {shuffle}"
     counts = stored.summary()["splits"]
     typer.echo(f"imported {stored.path}: {stored.info.samples} samples {order} ({counts})")
-    typer.echo(f"sha256 {stored.sha256[:12]}; look at it with `ono data show {stored.path}`")
+    look = shlex.join(("ono", "data", "show", str(stored.path)))
+    typer.echo(f"sha256 {stored.sha256[:12]}; look at it with `{look}`")
 
 
 def _read_arrays(source: Path | None, given: _Arrays) -> Draft:
@@ -230,7 +232,7 @@ def _holds_meshes(source: Path) -> bool:
         if source.suffix.lower() in MESHES:
             raise InputError(
                 f"{source} is one mesh file, and samples are many: give the folder that holds "
-                f"them, --from {source.parent}"
+                f"them, --from {shlex.quote(str(source.parent))}"
             )
         return False
     found = {path.suffix.lower() for path in source.iterdir() if path.name[0] != "."}

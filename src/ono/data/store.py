@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -315,7 +316,7 @@ def _no_info(path: Path) -> str:
         again = again.format(**request)
     except (OSError, ValueError, LookupError, TypeError):
         return f"{path} holds no {INFO_FILE}: not a dataset, or not completely written"
-    return f"{path} is not finished; to continue run `{again} --out {path}`"
+    return f"{path} is not finished; to continue run `{again} --out {shlex.quote(str(path))}`"
 
 
 def _map(path: Path, name: ArrayName, expected: FileInfo) -> Array:

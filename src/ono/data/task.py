@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 
 import torch
@@ -150,9 +151,10 @@ def refuse_bad_rows(view: View, split: Split) -> None:
     for rows, what in ((not_finite, "NaN or infinite values"), (zero, "an output of zero")):
         if rows:
             shown = ", ".join(map(str, rows[:10])) + (" ..." if len(rows) > 10 else "")
+            look = shlex.join(("ono", "data", "check", str(view.dataset.path)))
             raise DataError(
                 f"{view.dataset.path}: {len(rows)} {split} samples have {what} (rows {shown}); "
-                f"`ono data check {view.dataset.path}` lists them, repair or leave them out"
+                f"`{look}` lists them, repair or leave them out"
             )
     constant = torch.stack(lows).amin(0) == torch.stack(highs).amax(0)
     if split == "train" and constant.any():

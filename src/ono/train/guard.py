@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import deque
 
 import numpy as np
@@ -34,7 +35,7 @@ class Guard:
         culprits = self._culprits(operator) or rows
         advice = (
             "lower optimiser.learning_rate, check the data with `ono data check "
-            f"{self.view.dataset.path}`, or set train.nonfinite=skip:n"
+            f"{shlex.quote(str(self.view.dataset.path))}`, or set train.nonfinite=skip:n"
         )
         if failed := failed_factorisations(operator):
             advice = (

@@ -9,6 +9,7 @@ The validation split chooses the checkpoint; the test split is evaluated once, a
 from __future__ import annotations
 
 import math
+import shlex
 import signal
 import time
 from collections.abc import Sequence
@@ -74,9 +75,10 @@ def resume(
     device = torch.device(choose_device(recipe.train.device))
     parts = cut(data_of(recipe, data), recipe)
     if data is not None and chosen is None and not checkpoints.saved(run.checkpoints):
+        again = shlex.join(("ono", "train", str(run.path / RECIPE), f"data.path={data}"))
         raise CheckpointError(
             f"{path} has no checkpoint that could say whether {data} is its data; start a new run "
-            f"with `ono train {run.path / RECIPE} data.path={data}`"
+            f"with `{again}`"
         )
     with run.lock():
         training = _Training(run, recipe, parts, device, listeners, moved=data)
@@ -109,7 +111,8 @@ class _Training:
         moved: Path | None = None,
     ) -> None:
         self.run, self.recipe, self.device, self.listeners = run, recipe, device, listeners
-        self.again = f"ono resume {run.path}" + ("" if moved is None else f" --data {moved}")
+        place = "" if moved is None else f" --data {shlex.quote(str(moved))}"
+        self.again = run.again + place
         self.parts = parts
         operator = new_operator(recipe, parts.train)
         self.random = Randomness(recipe.seed, device)

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import platform
+import shlex
 import subprocess
 import time
 from collections.abc import Iterator
@@ -37,6 +38,11 @@ class Run:
     def checkpoints(self) -> Path:
         """Where the checkpoints are."""
         return self.path / "checkpoints"
+
+    @property
+    def again(self) -> str:
+        """The command that continues the run, for a shell."""
+        return shlex.join(("ono", "resume", str(self.path)))
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -81,7 +87,7 @@ class Run:
             raise InputError(f"{self.path} is a dataset; choose another directory with --out")
         if (self.path / RECIPE).exists():
             raise InputError(
-                f"{self.path} already holds a run; continue it with `ono resume {self.path}` or "
+                f"{self.path} already holds a run; continue it with `{self.again}` or "
                 "choose another directory with --out"
             )
 
@@ -119,7 +125,7 @@ class Run:
         except OSError as error:
             raise OnoError(
                 f"{path} could not be written: {error.strerror}; make room, then continue with "
-                f"`ono resume {self.path}`"
+                f"`{self.again}`"
             ) from None
 
     def metrics_bytes(self) -> int:
@@ -157,8 +163,7 @@ class Run:
             float(content["test"])
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
-                f"{file} cannot be read ({error!r}); delete it, and `ono resume {self.path}` "
-                "writes it again"
+                f"{file} cannot be read ({error!r}); delete it, and `{self.again}` writes it again"
             ) from None
         return content
 

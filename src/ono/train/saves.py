@@ -63,7 +63,7 @@ class Saves:
             if must:
                 raise OnoError(
                     f"{reason}; last good checkpoint: {self.last_good()}; make room, then continue "
-                    f"with `ono resume {self.run.path}`"
+                    f"with `{self.run.again}`"
                 ) from None
             self.warn(f"{reason}; training goes on")
             return None
