@@ -240,6 +240,25 @@ def test_numbers_alone_are_answered_in_the_order_of_the_fields(home: Home) -> No
     assert made.shape == (SAMPLES, NY, NX)
 
 
+def test_without_values_there_are_channels_if_the_outputs_had_them(home: Home) -> None:
+    params = ("--params", "numbers.npz:params", "--layout", "params=c b")
+    home.save(channel={"sum": home.sum[..., None]})
+    for name, outputs, layout, shape in (
+        ("bare", "plain.npz:sum", (), (SAMPLES, NX, NY)),
+        ("bare-turned", "turned.npz:sum", ("--layout", "outputs=b y x"), (SAMPLES, NY, NX)),
+        ("channel", "channel.npz:sum", (), (SAMPLES, NX, NY, 1)),
+        ("channel-first", "first.npz:sum", ("--layout", "b c x y"), (SAMPLES, 1, NX, NY)),
+    ):
+        home.train(name, *params, "--outputs", outputs, *layout)
+        made, _ = home.predict(name, "--params", "numbers.npz:params", out="made.npy")
+        assert made.shape == shape
+    places = np.random.default_rng(0).random((SAMPLES, 30, 2))
+    home.save(cloud={"place": places, "sum": places.sum(-1)})
+    home.train("cloud", "--coords", "cloud.npz:place", "--outputs", "cloud.npz:sum")
+    made, _ = home.predict("cloud", "--coords", "cloud.npz:place", out="made.npy")
+    assert made.shape == (SAMPLES, 30)
+
+
 def test_time_keeps_its_place_in_a_roll_out(home: Home) -> None:
     frames = ("--outputs", "plain.npz:frames", "--layout", "outputs=b x y t")
     operator = home.train("series", *frames)

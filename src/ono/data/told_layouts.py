@@ -21,18 +21,18 @@ def tell(files: Iterable[tuple[str, Axes]]) -> str:
     return ", ".join(f"{text} [{' '.join(axes)}]" for text, axes in files)
 
 
-def turned_layouts(settings: Mapping[str, Scalar]) -> dict[Role, str]:
-    """Return the axes of the roles whose files had them in another order than the store.
+def kept_layouts(settings: Mapping[str, Scalar]) -> dict[Role, str]:
+    """Return the axes of outputs, and of other roles whose order was not that of the store.
 
-    >>> turned_layouts({"inputs": "a.npy [b y x], d.npz:e [b y x c]", "outputs": "u.npy [b x y]"})
-    {'inputs': 'b y x c'}
+    >>> kept_layouts({"inputs": "a.npy [b y x], d.npz:e [b y x c]", "outputs": "u.npy [b x y]"})
+    {'inputs': 'b y x c', 'outputs': 'b x y'}
     """
     layouts: dict[Role, str] = {}
     roles: tuple[Role, ...] = get_args(Role)
     for role in roles:
         told: list[str] = _AXES.findall(str(settings.get(role, "")))
         widest = max(told, key=len, default="")
-        if not is_plain(widest.split()):
+        if widest and (role == "outputs" or not is_plain(widest.split())):
             layouts[role] = widest
     return layouts
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from ono.data.info import Channel, Coords, Mesh, Task
 from ono.data.layout import Role
 from ono.data.sources import MeshFields, Sources
-from ono.data.told_layouts import turned_layouts
+from ono.data.told_layouts import kept_layouts
 from ono.data.view import View
 from ono.errors import CheckpointError, nearest
 from ono.evaluate.thinning import Thinning
@@ -28,7 +28,8 @@ BEST = "best.json"
 class Card(BaseModel, frozen=True, extra="forbid"):
     """What `model.json` says: enough to rebuild the network and to know what it means.
 
-    `layouts` are the axes of imported files that had them in another order than the store.
+    `layouts` are the axes of imported outputs, and of other imported files that had them in another
+    order than the store.
     """
 
     format: int = FORMAT
@@ -67,7 +68,7 @@ class Card(BaseModel, frozen=True, extra="forbid"):
             outputs=view.outputs,
             mesh=info.mesh,
             fields=None if sources is None else sources.fields,
-            layouts=turned_layouts(info.provenance.settings) if arrays else {},
+            layouts=kept_layouts(info.provenance.settings) if arrays else {},
             task=info.task,
             history=0 if view.window is None else view.window.history,
             times=() if view.times is None else tuple(map(float, view.times)),
@@ -77,6 +78,11 @@ class Card(BaseModel, frozen=True, extra="forbid"):
             dataset_sha256=view.dataset.sha256,
             **provenance,
         )
+
+    @property
+    def bare(self) -> bool:
+        """Whether the outputs are known to have come without an axis of channels."""
+        return "c" not in self.layouts.get("outputs", "c")
 
     def problem(self) -> Problem:
         """Return what the network is built for."""

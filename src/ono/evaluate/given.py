@@ -92,7 +92,10 @@ def understand(
         if inputs is None:
             inputs = _no_inputs(operator, coords, params)
             inputs = inputs if mesh is None else inputs.reshape(len(inputs), *mesh, 0)
-        layout, lead = inputs.shape, 1
+            layout = inputs.shape[:-1] if operator.card.bare else inputs.shape
+        else:
+            layout = inputs.shape
+        lead = 1
         grid, values = _as_points(operator, inputs, coords)
     values = _with_params(operator, values, params)
     for name, array in (("inputs", values), ("history", frames)):

@@ -9,6 +9,7 @@ from ono.data.array_files import parse_source, read_array
 from ono.data.array_roles import find_axes, join, read_roles
 from ono.data.info import Array
 from ono.data.layout import Axes, Role, parse_layout, space
+from ono.data.told_layouts import is_plain
 from ono.errors import InputError
 from ono.evaluate.card import Card
 
@@ -32,7 +33,8 @@ def read_files(
     card: Card, files: Mapping[Role, Sequence[str]], said: Mapping[Role, Axes]
 ) -> GivenArrays:
     """Read the files of each role. One alone whose axes nothing is known of is taken as it is."""
-    layouts = _known_layouts(card, said)
+    trained = {role: axes for role, axes in card.layouts.items() if not is_plain(axes.split())}
+    layouts = _known_layouts(trained, said)
     given = {role: texts for role, texts in files.items() if texts}
     if all(len(texts) == 1 and role not in layouts for role, texts in given.items()):
         single = {role: read_array(*parse_source(texts[0])) for role, texts in given.items()}
@@ -47,10 +49,12 @@ def read_files(
             channels={role: count for role, count in counts.items() if count},
         )
     except InputError as error:
-        trained = [role for role in given if role in card.layouts and role not in said]
-        told = ", ".join(f"{role} [{card.layouts[role]}]" for role in trained)
+        taken = [
+            f"{role} [{trained[role]}]" for role in given if role in trained and role not in said
+        ]
+        told = ", ".join(taken)
         hint = f"; axes are read as in training, {told}, unless --layout says otherwise"
-        raise InputError(f"{error}{hint if trained else ''}") from None
+        raise InputError(f"{error}{hint if taken else ''}") from None
     arrays = {role: join(group, found) for role, group in sources.items() if group}
     axes = {
         role: max((found[source.named] for source in group), key=len)
@@ -64,7 +68,7 @@ def read_files(
     return GivenArrays(arrays, layouts, axes, bare)
 
 
-def _known_layouts(card: Card, said: Mapping[Role, Axes]) -> dict[Role, Axes]:
+def _known_layouts(trained: Mapping[Role, str], said: Mapping[Role, Axes]) -> dict[Role, Axes]:
     """Return the axes of each role: as they are said, else as they were in training."""
     for role, axes in said.items():
         if role in ("inputs", "outputs") and ("b" not in axes or not space(axes)):
@@ -72,4 +76,4 @@ def _known_layouts(card: Card, said: Mapping[Role, Axes]) -> dict[Role, Axes]:
                 f"layout `{' '.join(axes)}` of {role} needs b (samples), and x y z (grid axes) or "
                 "p (points)"
             )
-    return {role: parse_layout(text) for role, text in card.layouts.items()} | dict(said)
+    return {role: parse_layout(text) for role, text in trained.items()} | dict(said)

@@ -24,8 +24,8 @@ from ono.evaluate.rollout import roll_out
 class Prediction:
     """Predicted fields [samples ... channels].
 
-    `bare` means that what was given had no axis of channels, `outside` is how many of the points
-    lie outside the box seen in training.
+    `bare` means that what was given had no axis of channels, or without values the outputs that
+    were imported. `outside` is how many of the points lie outside the box seen in training.
     """
 
     fields: Array
