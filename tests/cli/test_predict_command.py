@@ -104,6 +104,20 @@ def test_arrays_and_datasets_give_the_same_file(home: Home, tmp_path: Path) -> N
     assert np.load(tmp_path / "made.npy").shape == (4, 9, 9, 2)
 
 
+def test_what_is_unlike_training_is_a_warning(home: Home, tmp_path: Path) -> None:
+    np.save(tmp_path / "p.npy", home.params[16:] * [1, 1000])
+    arrays = ("--inputs", home.folder / "a.npy", "--out", tmp_path / "made.npz", "--params")
+    assert home.run(*arrays, home.folder / "p.npy").stderr == ""
+    done = home.run(*arrays, tmp_path / "p.npy")
+    assert done.exit_code == 0, done.exception
+    assert "warning: angle of 4 of 4 samples is far from what it was in training" in done.stderr
+    assert home.run("--data", home.data.path, "--out", tmp_path / "made.npz").stderr == ""
+    stored = {name: np.array(array) for name, array in home.data.arrays.items()}
+    write_dataset(tmp_path / "far", home.data.info, {**stored, "inputs": 1000 * stored["inputs"]})
+    done = home.run("--data", tmp_path / "far", "--out", tmp_path / "made.npz")
+    assert "warning: source of 4 of 4 samples is far" in done.stderr
+
+
 def test_a_name_that_the_format_does_not_take_is_told(home: Home, tmp_path: Path) -> None:
     plain = home.folder / "plain"
     data = Dataset.open(plain)

@@ -209,7 +209,7 @@ def _write_arrays(
             arrays[name], axes = turn(array, wanted, timed=timed, channels=channels)
             order = f" as [{' '.join(axes)}]"
     write_arrays(out, arrays)
-    _warn_of_outside([prediction.outside], "samples")
+    _warn_of_outside([prediction.outside], "samples", prediction.doubts)
     shape = " ".join(map(str, next(iter(arrays.values())).shape))
     typer.echo(f"wrote {out}: {_outputs(operator)}, shape [{shape}]{order}")
     _tell_renamed(operator, out)
@@ -221,18 +221,19 @@ def _predict_dataset(run: Path, device: str, data: Path, split: str, out: Path) 
     from ono.data.store import Dataset
     from ono.evaluate.predict_data import points_outside, predict_to_arrays, view_for
     from ono.evaluate.predict_meshes import predict_to_meshes
+    from ono.evaluate.unfamiliar import tell_of_view
 
     operator = _load(run, device)
     view = view_for(operator, Dataset.open(data), split)
     if out.suffix.lower() in FORMATS:
         shape = " ".join(map(str, predict_to_arrays(operator, view, out)))
-        _warn_of_outside(points_outside(operator, view), "samples")
+        _warn_of_outside(points_outside(operator, view), "samples", tell_of_view(operator, view))
         typer.echo(f"wrote {out}: {_outputs(operator)}, {len(view)} samples, shape [{shape}]")
         _tell_renamed(operator, out)
         return
     with counting("predicting") as progress:
         count = predict_to_meshes(operator, view, out, progress)
-    _warn_of_outside(points_outside(operator, view), "files")
+    _warn_of_outside(points_outside(operator, view), "files", tell_of_view(operator, view))
     typer.echo(f"wrote {count} mesh files to {out}: {_outputs(operator)}")
 
 
@@ -252,14 +253,17 @@ def _predict_meshes(run: Path, device: str, source: Path, out: Path, params: Seq
     typer.echo(f"wrote {len(outside)} mesh files to {out}: {_outputs(operator)}")
 
 
-def _warn_of_outside(counts: Sequence[int], of: str) -> None:
-    """Say how many points lie where the operator has not learned, of one mesh or of many."""
-    if not any(counts):
-        return
-    where = f", in {sum(map(bool, counts))} of {len(counts)} {of}" if len(counts) > 1 else ""
-    typer.echo(
-        f"warning: {sum(counts)} points lie outside the box of the training data{where}", err=True
-    )
+def _warn_of_outside(counts: Sequence[int], of: str, doubts: Sequence[str] = ()) -> None:
+    """Say how many points lie where the operator has not learned, and what else it does not know.
+
+    The counts are of one mesh or of many.
+    """
+    told = list(doubts)
+    if any(counts):
+        where = f", in {sum(map(bool, counts))} of {len(counts)} {of}" if len(counts) > 1 else ""
+        told.insert(0, f"{sum(counts)} points lie outside the box of the training data{where}")
+    for doubt in told:
+        typer.echo(f"warning: {doubt}", err=True)
 
 
 def _tell_renamed(operator: Operator, out: Path) -> None:

@@ -18,6 +18,7 @@ from ono.evaluate.given import as_queries, as_times, understand
 from ono.evaluate.given_points import box
 from ono.evaluate.operator import Operator
 from ono.evaluate.rollout import roll_out
+from ono.evaluate.unfamiliar import distances, tell_far, tell_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,14 @@ class Prediction:
     """Predicted fields [samples ... channels].
 
     `bare` means that what was given had no axis of channels, or without values the outputs that
-    were imported. `outside` is how many of the points lie outside the box seen in training.
+    were imported. `outside` is how many of the points lie outside the box seen in training,
+    `doubts` say what else is unlike training.
     """
 
     fields: Array
     bare: bool
     outside: int
+    doubts: tuple[str, ...] = ()
 
     @property
     def values(self) -> Array:
@@ -77,10 +80,11 @@ def predict(
     device = operator.device
     wanted = None if query is None else as_queries(operator, query).to(device)
     clock = as_times(operator, times)
-    results = []
+    results, found = [], []
     operator.eval()
     for start in range(0, len(given.values), batch):
         domain, values, known = given.batch(slice(start, start + batch), device)
+        found.append(distances(operator, values, known).cpu())
         time = None if clock is None else clock.to(device).expand(len(values), -1)
         if known is not None:
             count = len(operator.card.times) if steps is None else steps
@@ -93,9 +97,11 @@ def predict(
             made = operator.at(domain, values, where, time=time, chunk=chunk)
         results.append(made.cpu().numpy())
     made_all = np.concatenate(results)
+    doubts = (*tell_far(operator, torch.cat(found)), *tell_times(operator, times))
     if wanted is not None:
-        return Prediction(made_all, False, count_outside(operator, wanted))
-    return Prediction(given.like(made_all), given.bare, count_outside(operator, given.place))
+        return Prediction(made_all, False, count_outside(operator, wanted), doubts)
+    outside = count_outside(operator, given.place)
+    return Prediction(given.like(made_all), given.bare, outside, doubts)
 
 
 def _refuse_other_tasks(operator: Operator, **given: object) -> None:
