@@ -108,6 +108,10 @@ def test_new_mesh_files_need_only_the_inputs(
     predict_folder(operator, tmp_path / "new", out, params=plain, notes=notes)
     (note,) = notes
     assert note.startswith("rows of plain.csv taken in the order case0.vtu, case1.vtu, case2.vtu")
+    (tmp_path / "plain.csv").write_text("load\n0\n1e6\n1e6\n")
+    predict_folder(operator, tmp_path / "new", out, params=plain, notes=notes)
+    assert notes[-1].startswith("case1.vtu: load of 1 of 1 samples is far from what it was")
+    assert notes[-1].endswith("(and 1 more files like it)")
     (tmp_path / "other.csv").write_text("speed\n1\n2\n3\n")
     with pytest.raises(InputError, match="lacks load"):
         predict_folder(operator, tmp_path / "new", out, params=[str(tmp_path / "other.csv")])

@@ -61,7 +61,7 @@ def predict_folder(
     They need the fields that were inputs in training. Numbers of a sample come from tables, or
     from the field data of the files. All files are read and judged before the first is written.
     Return of each file how many points lie outside the box of the training data; `notes` get what
-    was decided about the rows of tables.
+    was decided about the rows of tables, and which files are unlike training in other ways.
     """
     fields = operator.card.fields
     if fields is None:
@@ -85,7 +85,7 @@ def predict_folder(
         except InputError as error:
             raise InputError(f"{file}: {error}") from None
     write = _writer(operator, fields)
-    outside = []
+    outside, unlike = [], []
     with _folder(out):
         for done, (file, row) in enumerate(zip(files, own, strict=True), 1):
             case = read_case(operator, fields, file, row)
@@ -98,8 +98,12 @@ def predict_folder(
             )
             write(file, out, made.fields[0])
             outside.append(made.outside)
+            unlike += [f"{file.name}: {'; '.join(made.doubts)}"] if made.doubts else []
             if progress is not None:
                 progress(done, len(files))
+    if notes is not None and unlike:
+        others = f" (and {len(unlike) - 1} more files like it)" if len(unlike) > 1 else ""
+        notes.append(unlike[0] + others)
     return outside
 
 
