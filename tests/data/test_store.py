@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +11,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from ono.data import store
 from ono.data.store import (
     Array,
     ArrayName,
@@ -20,6 +24,7 @@ from ono.data.store import (
     write_dataset,
 )
 from ono.errors import DataError, InputError
+from ono.files import sha256
 
 
 def describe(**changes: Any) -> Info:
@@ -143,16 +148,56 @@ def test_an_existing_dataset_is_kept_unless_told(tmp_path: Path) -> None:
     assert not (tmp_path / "weights.npy").exists()
 
 
-def test_one_changed_byte_is_found(tmp_path: Path) -> None:
-    dataset = write_dataset(tmp_path, describe(), arrays())
-    file = tmp_path / "outputs.npy"
+def flip_last_byte(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_array_that_was_changed_in_place_is_refused(tmp_path: Path, strict: bool) -> None:
+    write_dataset(tmp_path, describe(), arrays())
+    outputs = np.load(tmp_path / "outputs.npy", mmap_mode="r+")
+    outputs[0, 0, 0] += 1
+    outputs.flush()
+    with pytest.raises(
+        DataError, match=r"outputs\.npy was changed .* `ono data check .* --verify`"
+    ):
+        Dataset.open(tmp_path, strict=strict)
+
+
+def test_one_changed_byte_in_a_file_of_a_forged_time_is_found(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path, describe(), arrays())
+    for name in ("inputs", "outputs"):
+        file = tmp_path / f"{name}.npy"
+        before = file.stat()
+        flip_last_byte(file)
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     Dataset.open(tmp_path)  # the header is intact
     with pytest.raises(DataError, match=dataset.info.files["outputs"].sha256) as caught:
         Dataset.open(tmp_path, verify=True)
-    assert "outputs.npy" in str(caught.value)
+    for name in ("inputs.npy", "outputs.npy"):
+        assert name in str(caught.value)
+    assert "coords.npy" not in str(caught.value)
+
+
+def test_data_is_hashed_again_only_where_it_is_newer_than_its_description(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_dataset(tmp_path, describe(), arrays())
+    hashed: list[str] = []
+
+    def count(file: Path) -> str:
+        hashed.append(file.name)
+        return sha256(file)
+
+    monkeypatch.setattr(store, "sha256", count)
+    Dataset.open(tmp_path)
+    assert hashed == []
+    later = (tmp_path / "dataset.json").stat().st_mtime_ns + 1_000_000_000
+    os.utime(tmp_path / "inputs.npy", ns=(later, later))  # as a copy may leave it
+    Dataset.open(tmp_path)
+    assert hashed == ["inputs.npy"]
 
 
 @pytest.mark.parametrize("left", [0, 100, -1])
@@ -200,6 +245,19 @@ def test_pickled_objects_are_never_read(tmp_path: Path) -> None:
             Dataset.open(tmp_path / "d", strict=strict)
     with pytest.raises(DataError, match=r"inputs has dtype \|O"):
         write_dataset(tmp_path / "e", describe(), arrays(inputs=np.full((5, 12, 1), None)))
+    assert not canary.exists()
+
+
+def test_a_raw_pickle_in_the_place_of_an_array_runs_no_code(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path / "d", describe(), arrays())
+    canary, file = tmp_path / "canary", tmp_path / "d" / "outputs.npy"
+    content = pickle.dumps(Canary(canary)).ljust(dataset.info.files["outputs"].bytes, b"\0")
+    before = file.stat()
+    file.write_bytes(content)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for read in (Dataset.open, partial(Dataset.open, strict=False)):
+        with pytest.raises(DataError, match=r"outputs\.npy cannot be used: .* never read"):
+            read(tmp_path / "d")
     assert not canary.exists()
 
 

@@ -86,8 +86,9 @@ class Dataset:
     def open(cls, path: Path | str, *, verify: bool = False, strict: bool = True) -> Dataset:
         """Open a dataset after comparing every file's size and header with `dataset.json`.
 
-        `verify` also recomputes the hashes. `strict=False` opens a dataset whose arrays do not
-        fit together, so that `ono.data.check` can list what is wrong.
+        A file that was written after it is hashed again, with `verify` every file is.
+        `strict=False` opens a dataset whose arrays do not fit together, so that `ono.data.check`
+        can list what is wrong.
         """
         path = Path(path)
         info = _read_info(path)
@@ -95,8 +96,7 @@ class Dataset:
         problems = layout_problems(info, dataset.arrays) if strict else []
         if problems:
             raise DataError(f"{path} is not a valid dataset: {'; '.join(problems)}")
-        if verify:
-            dataset.verify()
+        dataset.verify(info.files if verify else dataset.written_later())
         return dataset
 
     @property
@@ -184,15 +184,27 @@ class Dataset:
             "sha256": self.sha256,
         }
 
-    def verify(self) -> None:
-        """Recompute every hash; raise a DataError naming the first file that differs."""
-        for name, file in self.info.files.items():
-            actual = sha256(self.path / f"{name}.npy")
-            if actual != file.sha256:
-                raise DataError(
-                    f"{self.path / name}.npy was changed since it was written: expected sha256 "
-                    f"{file.sha256}, got {actual}; make the dataset again or restore the file"
+    def written_later(self) -> list[ArrayName]:
+        """Name the arrays that are newer than `dataset.json`: they were changed, or copied."""
+        described = (self.path / INFO_FILE).stat().st_mtime_ns
+        files = {name: self.path / f"{name}.npy" for name in self.info.files}
+        return [name for name, file in files.items() if file.stat().st_mtime_ns > described]
+
+    def verify(self, names: Iterable[ArrayName] | None = None) -> None:
+        """Recompute the hashes of some arrays, or of all; raise naming those that differ."""
+        changes = []
+        for name in self.info.files if names is None else names:
+            file, expected = self.path / f"{name}.npy", self.info.files[name].sha256
+            if (actual := sha256(file)) != expected:
+                changes.append(
+                    f"{file} was changed since it was written: expected sha256 {expected}, got "
+                    f"{actual}"
                 )
+        if changes:
+            raise DataError(
+                f"{'; '.join(changes)}; make or import the data again, or restore what "
+                f"`ono data check {self.path} --verify` names"
+            )
 
 
 def write_dataset(
