@@ -137,6 +137,24 @@ def _rounds_nothing() -> bool:
     return bool(torch.allclose(made.double(), exact, rtol=1e-6, atol=0))
 
 
+def shortage(error: BaseException) -> str | None:
+    """Return what an error says if memory ran out, on a GPU or on the host; None for others.
+
+    >>> shortage(MemoryError()), shortage(ValueError("no"))
+    ('out of memory', None)
+    """
+    import torch
+
+    told = str(error)
+    if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
+        # On a CPU torch has no error of its own for it, only a name in the text.
+        _, allocator, rest = told.partition("DefaultCPUAllocator: ")
+        return rest.partition(". ")[0] if allocator else None
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return told.partition(". ")[0] or "out of memory"
+    return None
+
+
 def keep_freed_memory() -> None:
     """Let this process keep the memory it frees, for its next tensors, until it ends.
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +90,23 @@ def test_series_and_times_are_cut_with_their_samples(tmp_path: Path) -> None:
     assert len(batch.split(None)) == len(batch.split(5)) == 1
 
 
+def of_gpu() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+
+
+def of_torch_on_cpu() -> None:
+    torch.empty(1 << 58)
+
+
+def of_numpy() -> None:
+    np.empty(1 << 58)
+
+
 class Small:
     """Memory for so many samples in training; counts how often it ran out."""
 
-    def __init__(self, fits: int) -> None:
-        self.fits, self.shortages = fits, 0
+    def __init__(self, fits: int, run_out: Callable[[], None] = of_gpu) -> None:
+        self.fits, self.shortages, self.run_out = fits, 0, run_out
 
     def operator(self, recipe: Recipe, view: View) -> Operator:
         operator = new_operator(recipe, view)
@@ -101,7 +114,7 @@ class Small:
         def look(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
             if module.training and len(args[1]) > self.fits:
                 self.shortages += 1
-                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+                self.run_out()
 
         # In the middle of the network: statistics have been gathered by then.
         middle: torch.nn.Module = operator.get_submodule("model.upper.1")
@@ -114,11 +127,23 @@ def warnings_of(path: Path) -> list[str]:
     return [event["message"] for event in events if event["event"] == "warning"]
 
 
+@pytest.mark.parametrize(
+    ("run_out", "told"),
+    [
+        (of_gpu, "CUDA out of memory"),
+        (of_torch_on_cpu, "can't allocate memory: you tried to allocate 1152921504606846976 bytes"),
+        (of_numpy, "Unable to allocate 2.00 EiB for an array"),
+    ],
+)
 def test_when_memory_runs_out_smaller_parts_give_the_same_run(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run_out: Callable[[], None],
+    told: str,
 ) -> None:
     fit(with_covariance(data, "batch", micro_batch=2), tmp_path / "parts")
-    memory = Small(fits=2)
+    memory = Small(2, run_out)
     monkeypatch.setattr(loop, "new_operator", memory.operator)
     heard: list[str] = []
     fit(
@@ -128,9 +153,23 @@ def test_when_memory_runs_out_smaller_parts_give_the_same_run(
     )
     assert memory.shortages == 2  # with 5 and with 3 at a time, then never again
     assert heard == warnings_of(tmp_path / "small")
-    assert "ran out with 5 samples at a time (CUDA out of memory); going on with 3" in heard[0]
+    assert f"ran out with 5 samples at a time ({told}" in heard[0]
+    assert "; going on with 3" in heard[0]
     ours, theirs = read_metrics(tmp_path / "small"), read_metrics(tmp_path / "parts")
     assert ours == theirs
+
+
+def test_no_trace_is_left_in_a_running_covariance(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What whitens the next batch would hold the sums of the failed attempt."""
+    fit(with_covariance(data, "ema", micro_batch=2), tmp_path / "parts")
+    monkeypatch.setattr(loop, "new_operator", Small(fits=2).operator)
+    fit(with_covariance(data, "ema"), tmp_path / "small")
+    ours, theirs = (Operator.load(tmp_path / run) for run in ("small", "parts"))
+    for (name, one), other in zip(ours.named_buffers(), theirs.buffers(), strict=True):
+        assert torch.equal(one, other), name
+    assert read_metrics(tmp_path / "small") == read_metrics(tmp_path / "parts")
 
 
 def test_a_resumed_run_keeps_the_smaller_parts(
@@ -226,16 +265,21 @@ def first_batch(data: Path, recipe: Recipe) -> tuple[Step, Batch]:
     return step, next(iter(in_order(load(view, torch.device("cpu")), 5)))
 
 
-def test_an_update_is_not_made_twice(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("run_out", "told"), [(of_gpu, "CUDA out of memory"), (of_torch_on_cpu, "can't allocate .*")]
+)
+def test_an_update_is_not_made_twice(
+    data: Path, monkeypatch: pytest.MonkeyPatch, run_out: Callable[[], None], told: str
+) -> None:
     step, batch = first_batch(data, with_covariance(data, "batch"))
     twin, _ = first_batch(data, with_covariance(data, "batch"))
     twin(batch)
 
     def full(*args: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB")
+        run_out()
 
     monkeypatch.setattr(step.tally, "add", full)
-    with pytest.raises(OutOfMemory, match=r"after an update \(CUDA out of memory\); resume from"):
+    with pytest.raises(OutOfMemory, match=rf"after an update \({told}\); resume from"):
         in_memory(step, 5, lambda: step(batch))
     assert torch.equal(step.flat.whole, twin.flat.whole)
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 
+from ono.device import shortage
 from ono.errors import OutOfMemory
 
 Result = TypeVar("Result")
@@ -26,10 +27,12 @@ def halving(batch: int, action: Callable[[int], Result]) -> Result:
     while True:
         try:
             return action(batch)
-        except torch.OutOfMemoryError as error:
+        except (RuntimeError, MemoryError) as error:
+            if (reason := shortage(error)) is None:
+                raise
             if batch == 1:
                 raise OutOfMemory(
-                    f"one sample does not fit into memory ({str(error).partition('. ')[0]}); "
+                    f"one sample does not fit into memory ({reason}); "
                     "choose a smaller data.resolution or model.width, or another device"
                 ) from None
         # Behind the exception, whose traceback holds what filled the memory.

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ono.data.batches import load
 from ono.data.store import Dataset
-from ono.device import choose_device
+from ono.device import choose_device, shortage
 from ono.domain import Domain
 from ono.errors import OutOfMemory
 from ono.evaluate.operator import Operator
@@ -96,8 +96,10 @@ def call_speed(
         began = time.perf_counter()
         try:
             answer(time=moment)
-        except torch.OutOfMemoryError as error:
-            raise OutOfMemory(f"memory ran out: {error}; give a chunk") from None
+        except (RuntimeError, MemoryError) as error:
+            if (reason := shortage(error)) is None:
+                raise
+            raise OutOfMemory(f"memory ran out: {reason}; give a chunk") from None
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return time.perf_counter() - began

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 
+from ono.device import shortage
 from ono.errors import OutOfMemory
 from ono.train.step import Step
 
@@ -20,35 +21,35 @@ def in_memory(step: Step, samples: int, action: Callable[[], None]) -> None:
 
     The action must leave everything as it was when it fails, besides gradients and sums.
     """
-    while (shortage := _attempt(action)) is not None:
+    while (reason := _attempt(action)) is not None:
         # Out of the reach of the exception, whose traceback holds what filled the memory.
         _forget(step)
         size = min(step.micro_batch or samples, samples)
         if size == 1:
             raise OutOfMemory(
-                f"one sample does not fit into memory ({shortage}); set train.recompute=true, "
+                f"one sample does not fit into memory ({reason}); set train.recompute=true, "
                 "train.streams=false or train.precision=bf16, thin the points with data.thin=2, or "
                 "choose a smaller data.resolution or model.width"
             )
         step.micro_batch = -(-size // 2)
         step.warn(
-            f"memory ran out with {size} samples at a time ({shortage}); going on with "
+            f"memory ran out with {size} samples at a time ({reason}); going on with "
             f"{step.micro_batch}, gradients of a batch are added"
         )
 
 
 def _attempt(action: Callable[[], None]) -> str | None:
-    """Return what torch says when memory runs out."""
+    """Return what is said when memory runs out."""
     try:
         action()
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         # A recording that ends early may raise an error of its own on top.
         cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, torch.OutOfMemoryError):
+        while cause is not None and (reason := shortage(cause)) is None:
             cause = cause.__context__
         if cause is None:
             raise
-        return str(cause).partition(". ")[0]
+        return reason
     return None
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ono.data.view import Batch
 from ono.data.windows import windows
-from ono.device import has_bfloat16
+from ono.device import has_bfloat16, shortage
 from ono.errors import OutOfMemory, RecipeError
 from ono.evaluate.metrics import channel_errors, gradient_relative_l2, relative_l2
 from ono.evaluate.operator import Operator
@@ -152,10 +152,11 @@ class Step:
         applied = self._update(losses)
         try:
             self._follow(losses, applied)
-        except torch.OutOfMemoryError as error:  # too late to try the same batch in parts
-            shortage = str(error).partition(". ")[0]
+        except (RuntimeError, MemoryError) as error:  # too late to try the same batch in parts
+            if (reason := shortage(error)) is None:
+                raise
             raise OutOfMemory(
-                f"memory ran out after an update ({shortage}); resume from the last checkpoint "
+                f"memory ran out after an update ({reason}); resume from the last checkpoint "
                 "with less in memory: train.recompute=true, train.streams=false, "
                 "train.precision=bf16 or a smaller train.micro_batch"
             ) from None
