@@ -116,6 +116,12 @@ def test_rewind_drops_what_is_newer(tmp_path: Path, operator: Operator) -> None:
     assert names(tmp_path) == ["step-000000003", "step-000000020"]
 
 
+def test_rewind_leaves_what_was_written_since(tmp_path: Path, operator: Operator) -> None:
+    saved = write(tmp_path, operator, 3, 20, 100)
+    checkpoints.rewind(tmp_path, 3, keep=saved[1])
+    assert names(tmp_path) == ["step-000000003", "step-000000020"]
+
+
 def cut(checkpoint: Path) -> tuple[Path, str, str]:
     file = checkpoint / "model.safetensors"
     data = file.read_bytes()

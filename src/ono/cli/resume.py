@@ -11,7 +11,12 @@ import typer
 def resume(
     run: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
     checkpoint: Annotated[
-        Path | None, typer.Option("--from", help="A certain checkpoint instead of the newest.")
+        Path | None,
+        typer.Option(
+            "--from",
+            help="A certain checkpoint instead of the newest. Later ones, metrics, result and "
+            "evaluations stay until the first new checkpoint is saved; then they are dropped.",
+        ),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Where the dataset of the run is now, if it was moved.")

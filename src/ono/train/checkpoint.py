@@ -128,10 +128,18 @@ def best(directory: Path) -> Path | None:
     return best_checkpoint(directory)
 
 
-def rewind(directory: Path, step: int) -> None:
-    """Delete what is newer than a step: a run that continues from there will write it again."""
-    for newer in saved(directory):
-        if newer.name > _name(step):
+def later(directory: Path, step: int) -> list[Path]:
+    """Return the checkpoints of later steps, newest first."""
+    return [path for path in reversed(saved(directory)) if path.name > _name(step)]
+
+
+def rewind(directory: Path, step: int, keep: Path | None = None) -> None:
+    """Delete what is newer than a step, but for what a run has written since it went back there.
+
+    The newest goes first: what a crash leaves is a run that ended earlier.
+    """
+    for newer in later(directory, step):
+        if newer != keep:
             _discard(newer)
 
 

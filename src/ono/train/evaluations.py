@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -21,10 +23,11 @@ from ono.evaluate.given import as_queries
 from ono.evaluate.operator import Operator
 from ono.evaluate.resolution import Evaluation, at_points, on_grid
 from ono.files import write_text
+from ono.train.checkpoint import saved
 from ono.train.prepare import cut, data_of
 from ono.train.run import Run
 
-FILE = "evaluations.json"
+FILE, LOCK_FILE = "evaluations.json", ".evaluations.lock"
 
 
 class Row(BaseModel, frozen=True, extra="forbid"):
@@ -61,6 +64,18 @@ def read_evaluations(run: Path) -> list[Row]:
         ) from None
 
 
+def keep_evaluations(run: Path, checkpoints: Collection[Path]) -> None:
+    """Drop the evaluations of other checkpoints, which are gone; what is no list stays as it is."""
+    if not (run / FILE).is_file():
+        return
+    names = {checkpoint.name for checkpoint in checkpoints}
+    with _locked(run), contextlib.suppress(CheckpointError):
+        rows = read_evaluations(run)
+        kept = [row for row in rows if row.checkpoint in names]
+        if kept != rows:
+            _write(run, kept)
+
+
 class Evaluator:
     """The best operator of a run, calibrated, with the data to evaluate it on.
 
@@ -79,7 +94,8 @@ class Evaluator:
         # The test split stays unseen until a run has ended and its checkpoint is chosen.
         split = split or ("test" if Run(run).result() is not None else "validation")
         self.run, self.split = run, split
-        self.operator = Operator.load(run, choose_device(device))
+        self.checkpoint = find_operator(run)  # a run that goes on may have a better one later
+        self.operator = Operator.load(self.checkpoint, choose_device(device))
         dataset = data_of(recipe, data)
         self.operator.refuse_other_data(dataset)
         parts = cut(dataset, recipe)
@@ -126,21 +142,34 @@ class Evaluator:
             worst=float(errors.max()),
             samples=len(errors),
             seconds=round(time.monotonic() - start, 3),
-            checkpoint=find_operator(self.run).name,
+            checkpoint=self.checkpoint.name,
             source=source,
         )
-        others = [
-            old
-            for old in read_evaluations(self.run)
-            if old.checkpoint == row.checkpoint and _place(old) != _place(row)
-        ]
-        rows = [*others, row]
-        rows.sort(key=lambda r: (r.split, r.kind, r.points))
-        content = json.dumps([r.model_dump(mode="json") for r in rows], indent=1)
-        write_text(self.run / FILE, content + "\n")
+        with _locked(self.run):
+            there = {path.name for path in saved(Run(self.run).checkpoints)} | {row.checkpoint}
+            others = [
+                old
+                for old in read_evaluations(self.run)
+                if old.checkpoint in there and _place(old) != _place(row)
+            ]
+            _write(self.run, [*others, row])
         return row
+
+
+@contextlib.contextmanager
+def _locked(run: Path) -> Iterator[None]:
+    """Wait until no other process changes the evaluations."""
+    with (run / LOCK_FILE).open("ab") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _write(run: Path, rows: list[Row]) -> None:
+    rows = sorted(rows, key=lambda r: (r.checkpoint, r.split, r.kind, r.points))
+    content = json.dumps([row.model_dump(mode="json") for row in rows], indent=1)
+    write_text(run / FILE, content + "\n")
 
 
 def _place(row: Row) -> tuple[object, ...]:
     """Return what makes an evaluation another one than those before."""
-    return row.kind, row.points, row.resolution, row.split, row.source
+    return row.checkpoint, row.kind, row.points, row.resolution, row.split, row.source

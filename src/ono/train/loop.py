@@ -68,7 +68,8 @@ def resume(
     """Continue a run from its newest whole checkpoint, or from a chosen one.
 
     `data` is where its dataset was moved to; the recipe stays as it was begun with. A run that
-    ended before it wrote any checkpoint starts over.
+    ended before it wrote any checkpoint starts over. What the run has after the checkpoint stays
+    until a new one is saved: if it ends before that, it did not go back.
     """
     run = Run(Path(path))
     recipe = run.recipe()
@@ -92,8 +93,7 @@ def resume(
             training.restore(start)
         else:
             refuse_bad_data(parts, recipe)
-            run.truncate_metrics(0)
-            run.forget_result()
+            training.saves.begin_again()
         return training.go()
 
 
@@ -255,6 +255,9 @@ class _Training:
 
     def finish(self) -> Result:
         """Evaluate the best checkpoint on the test split, once, and write the result."""
+        if self.saves.went_back is not None and self.saves.at(self.state.step) is None:
+            self.save(must=True)
+        self.saves.drop_later()
         chosen = checkpoints.best(self.run.checkpoints)
         if chosen is None and math.isfinite(self.state.best):
             raise CheckpointError(

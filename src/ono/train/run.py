@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ono.errors import CheckpointError, InputError, OnoError, RecipeError, RunInUse
-from ono.files import write_text
+from ono.files import replacing, write_text
 from ono.train.recipe import Recipe
 from ono.train.recipe_files import read_yaml
 
@@ -33,6 +33,8 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.back_at: int | None = None
+        self.held = b""
 
     @property
     def checkpoints(self) -> Path:
@@ -115,11 +117,14 @@ class Run:
             raise CheckpointError(f"{self.path / RECIPE} was changed: {error}") from None
 
     def record(self, metrics: dict[str, Any]) -> None:
-        """Append a line to the metrics."""
-        path = self.path / METRICS
+        """Append a line to the metrics; a run that went back holds it until it drops later ones."""
+        path, line = self.path / METRICS, f"{json.dumps(metrics)}\n".encode()
+        if self.back_at is not None:
+            self.held += line
+            return
         try:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(metrics) + "\n")
+            with path.open("ab") as file:
+                file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -130,28 +135,36 @@ class Run:
 
     def metrics_bytes(self) -> int:
         """Return how long the metrics are, for a checkpoint to remember."""
+        if self.back_at is not None:
+            return self.back_at + len(self.held)
         file = self.path / METRICS
         return file.stat().st_size if file.exists() else 0
 
-    def truncate_metrics(self, length: int) -> None:
-        """Forget lines written after the checkpoint that is being resumed."""
+    def go_back(self, length: int) -> None:
+        """Let the metrics go on after so many bytes; later ones stay until `drop_later`."""
         if (found := self.metrics_bytes()) < length:
             raise CheckpointError(
                 f"{self.path / METRICS} has {found} bytes, the checkpoint expects {length}; "
                 "restore that file, or continue from an older checkpoint with --from"
             )
-        with (self.path / METRICS).open("ab") as file:
-            file.truncate(length)
+        self.back_at, self.held = length, b""
+
+    def drop_later(self) -> None:
+        """Drop the result and the metrics from where the run went back to."""
+        if self.back_at is None:
+            return
+        (self.path / RESULT).unlink(missing_ok=True)
+        file = self.path / METRICS
+        earlier = file.read_bytes()[: self.back_at] if file.exists() else b""
+        with replacing(file) as aside:
+            aside.write_bytes(earlier + self.held)
+        self.back_at, self.held = None, b""
 
     def event(self, kind: str, **details: Any) -> None:
         """Append a line to the events, with the time."""
         line = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "event": kind, **details}
         with contextlib.suppress(OSError), (self.path / EVENTS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-
-    def forget_result(self) -> None:
-        """Let a finished run that goes back be one that has not finished."""
-        (self.path / RESULT).unlink(missing_ok=True)
 
     def result(self) -> dict[str, Any] | None:
         """Return the result of a finished run."""

@@ -9,18 +9,27 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from ono.data.store import Dataset
 from ono.errors import CheckpointError, OnoError
 from ono.evaluate.operator import Operator
 from ono.train import checkpoint as checkpoints
+from ono.train.evaluations import keep_evaluations
 from ono.train.randomness import Randomness
 from ono.train.recipe import Recipe
 from ono.train.run import RECIPE, Run
 from ono.train.state import State
 from ono.train.step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class WentBack:
+    """The step that a run went back to, and the error of its checkpoint if that was the best."""
+
+    step: int
+    best: tuple[Path, float] | None = None
 
 
 class Saves:
@@ -38,6 +47,7 @@ class Saves:
         self.failed = 0
         self.saved_at = time.monotonic()
         self.newest: tuple[int, Path] | None = None
+        self.went_back: WentBack | None = None
 
     @property
     def due(self) -> bool:
@@ -54,9 +64,11 @@ class Saves:
         }
         try:
             saved = checkpoints.save(self.run.checkpoints, state.step, self.step.evaluated, content)
+            self.drop_later(saved)
             if best:
                 checkpoints.mark_best(saved, state.best)
             checkpoints.purge(self.run.checkpoints, self.recipe.train.keep)
+            keep_evaluations(self.run.path, checkpoints.saved(self.run.checkpoints))
         except OSError as error:
             self.failed += 1
             reason = f"checkpoint at step {state.step} could not be written: {error}"
@@ -71,7 +83,7 @@ class Saves:
         return saved
 
     def at(self, step: int) -> Path | None:
-        """Return the checkpoint of a step if it is the newest one written here."""
+        """Return the checkpoint of a step if it is the newest one written or resumed here."""
         newest, saved = self.newest or (None, None)
         return saved if newest == step else None
 
@@ -91,8 +103,16 @@ class Saves:
         step = checkpoints.step_of(newest)
         return f"{newest} (step {step}, epoch {-(-step // per_epoch)})"
 
+    def begin_again(self) -> None:
+        """Start over a run that has no checkpoint."""
+        self.run.go_back(0)
+        self.went_back = WentBack(0)
+
     def restore(self, path: Path, dataset: Dataset) -> State:
-        """Put run, step and random numbers back to a checkpoint; return where the loop was."""
+        """Put step and random numbers back to a checkpoint; return where the loop was.
+
+        What the run has after it stays until the first new checkpoint takes its place.
+        """
         content = checkpoints.read_state(path)
         operator = Operator.load(path, self.random.device)
         operator.refuse_other_data(dataset)
@@ -109,19 +129,35 @@ class Saves:
             state = State(**{field.name: content[field.name] for field in fields(State)})
         except (KeyError, ValueError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"{path} does not fit this run: {error!r}") from None
-        self.run.truncate_metrics(length)
-        self._rewind(path, state)
+        self.run.go_back(length)
+        self._go_back(path, state)
         self.run.event("resume", checkpoint=path.name)
         return state
 
-    def _rewind(self, path: Path, state: State) -> None:
-        """Drop what a later part of the run left, and point at the best of what remains."""
+    def _go_back(self, path: Path, state: State) -> None:
+        """Remember where the run goes on, with the best of what it will keep."""
         directory = self.run.checkpoints
-        if state.epoch < self.recipe.train.epochs:
-            self.run.forget_result()
-        checkpoints.rewind(directory, state.step)
-        just_validated = state.position == 0 and state.epoch == state.best_epoch
-        if just_validated and path.resolve().parent == directory.resolve():
-            checkpoints.mark_best(path, state.best)  # a crash may have come before this
-        elif checkpoints.best(directory) is None:
-            state.best, state.best_epoch = math.inf, 0
+        best: tuple[Path, float] | None = None
+        own = path.resolve().parent == directory.resolve()
+        if own:
+            self.newest = (state.step, path)
+        if own and state.position == 0 and state.epoch == state.best_epoch:
+            best = path, state.best  # to be marked, as a crash may have come before that
+        else:
+            marked = checkpoints.best(directory)
+            if marked is None or marked in checkpoints.later(directory, state.step):
+                state.best, state.best_epoch = math.inf, 0
+        self.went_back = WentBack(state.step, best)
+
+    def drop_later(self, saved: Path | None = None) -> None:
+        """Drop what a run had after the place it went back to, but for what it saved since."""
+        if self.went_back is None:
+            return
+        directory, step = self.run.checkpoints, self.went_back.step
+        earlier = set(checkpoints.saved(directory)) - set(checkpoints.later(directory, step))
+        keep_evaluations(self.run.path, earlier)
+        checkpoints.rewind(directory, step, keep=saved)
+        self.run.drop_later()
+        if self.went_back.best is not None:
+            checkpoints.mark_best(*self.went_back.best)
+        self.went_back = None
