@@ -5,6 +5,7 @@ import json
 import math
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,10 @@ def stopping(step: int, number: signal.Signals = signal.SIGTERM) -> Callable[[Ev
             os.kill(os.getpid(), number)
 
     return listen
+
+
+class Crash(Exception):
+    pass
 
 
 def with_model(data: Path, train: dict[str, Any], **options: Any) -> Recipe:
@@ -138,6 +143,18 @@ def test_other_kinds_of_runs_resume_exactly_and_more_than_once(
         fit(recipe, tmp_path / "parts", [stopping(4)])
     with pytest.raises(Interrupted):
         resume(tmp_path / "parts", [stopping(8, signal.SIGINT)])
+    resume(tmp_path / "parts")
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_dropout_goes_on_with_the_random_numbers_it_would_have_had(
+    data: Path, tmp_path: Path
+) -> None:
+    model = {"name": "galerkin", "width": 16, "heads": 2, "layers": 2, "dropout": 0.3}
+    recipe = Recipe.from_mapping(tiny.content(data, epochs=3) | {"model": model})
+    fit(recipe, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        fit(recipe, tmp_path / "parts", [stopping(4)])
     resume(tmp_path / "parts")
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
 
@@ -560,6 +577,32 @@ def test_saving_within_epochs_changes_nothing_else(
     metrics = (tmp_path / "metrics.jsonl").read_bytes()
     assert metrics == (finished / "metrics.jsonl").read_bytes()
     assert len(checkpoints.saved(tmp_path / "checkpoints")) <= 3
+
+
+def test_the_time_of_an_epoch_that_was_not_ended_counts(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock of ten seconds a step, a run that crashes in its second epoch and goes on."""
+    clock = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    kept: list[float] = []
+
+    def listen(event: Event) -> None:
+        nonlocal clock
+        if event.kind == "step":
+            clock += 10
+        elif event.kind == "checkpoint":
+            kept.append(event.state.seconds)
+            if event.state.step == 5:
+                raise Crash
+
+    recipe = tiny.recipe(data, epochs=2, checkpoint_minutes=1e-9)
+    with pytest.raises(Crash):
+        fit(recipe, tmp_path, [listen])
+    saved, _ = checkpoints.latest(tmp_path / "checkpoints")
+    assert checkpoints.read_state(saved)["seconds"] == 50
+    assert resume(tmp_path, [listen]).seconds == 60
+    assert kept == [10, 20, 30, 40, 50, 60]
 
 
 BAD_DATA: dict[str, tuple[dict[str, Any], str]] = {

@@ -121,6 +121,7 @@ class _Training:
         self.train = load(parts.train, device, recipe.data.memory)
         self.validation = load(parts.validation, device, recipe.data.memory)
         self.state = State()
+        self.counted_to = time.monotonic()
         self.per_epoch = -(-len(self.train) // recipe.train.batch)
         self.steps = self.per_epoch * recipe.train.epochs
         # A look at the device within an epoch would make the host wait for it.
@@ -161,7 +162,7 @@ class _Training:
 
     def one_epoch(self, request: StopRequest) -> None:
         state, recipe = self.state, self.recipe
-        began = time.monotonic()
+        began = self.counted_to = time.monotonic()
         view = self.parts.train
         epoch = Epoch.of(recipe, state.epoch, len(view), view.free_times)
         for part in self.execution.run(epoch.after(state.position, recipe.train.batch)):
@@ -173,7 +174,6 @@ class _Training:
             self.emit("step")
             last = state.position == self.per_epoch
             if request.signal_number is not None and not last:
-                state.seconds += time.monotonic() - began
                 self.stop(request.signal_number)
             if not last and self.saves.due:
                 self.save()
@@ -205,7 +205,7 @@ class _Training:
             if better:
                 state.best, state.best_epoch = record["validation"], state.epoch
         self.run.record(record)
-        state.seconds += time.monotonic() - began
+        self.count_time()
         self.run.event("epoch", epoch=state.epoch, seconds=round(time.monotonic() - began, 3))
         self.emit("epoch", **record)
         if (validated or self.saves.due) and self.save(best=better) is None:
@@ -221,7 +221,14 @@ class _Training:
             operator.calibrate(self.train)
             return score(operator, self.validation)
 
+    def count_time(self) -> None:
+        """Add the time since it was counted last to that of the run."""
+        now = time.monotonic()
+        self.state.seconds += now - self.counted_to
+        self.counted_to = now
+
     def save(self, *, best: bool = False, must: bool = False) -> Path | None:
+        self.count_time()
         saved = self.saves.save(self.state, best=best, must=must)
         if saved is not None:
             self.emit("checkpoint", path=str(saved))
