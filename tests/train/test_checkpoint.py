@@ -17,7 +17,7 @@ import ono
 from ono.data.store import Dataset
 from ono.data.view import View
 from ono.errors import CheckpointError
-from ono.evaluate.card import Card
+from ono.evaluate.card import Card, find_operator
 from ono.evaluate.operator import Operator
 from ono.train import checkpoint as checkpoints
 
@@ -202,6 +202,32 @@ def test_a_damaged_operator_is_not_loaded(tmp_path: Path, operator: Operator, da
     assert str(file) in str(caught.value)
 
 
+def test_a_checkpoint_of_a_run_without_its_manifest_is_none(
+    tmp_path: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill while it was deleted leaves it so: what its files hold then is not known."""
+    directory = tmp_path / "checkpoints"
+    older, best, newest = write(directory, operator, 1, 2, 3)
+    checkpoints.mark_best(best, 0.5)
+    forget(best)
+    forget(newest)
+    assert checkpoints.best(directory) is None
+    assert find_operator(tmp_path) == older
+    with pytest.raises(CheckpointError, match=r"has no manifest\.json: not a complete checkpoint"):
+        Operator.load(best)
+    monkeypatch.chdir(best)
+    with pytest.raises(CheckpointError, match=r"use another checkpoint of the run"):
+        Operator.load(Path())
+    forget(older)
+    with pytest.raises(CheckpointError, match=r"no trained operator at"):
+        Operator.load(tmp_path)
+
+
+def test_an_exported_operator_needs_no_manifest(tmp_path: Path, operator: Operator) -> None:
+    operator.save(tmp_path / "step-by-step")
+    Operator.load(tmp_path / "step-by-step")
+
+
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_a_hostile_training_state_is_refused(
@@ -279,6 +305,41 @@ def test_a_failing_save_leaves_the_one_before(
     assert after == before
     assert not any(name.startswith(".") for name in names(tmp_path))
     assert checkpoints.latest(tmp_path)[1] == []
+
+
+def test_a_checkpoint_takes_its_name_last_and_the_name_is_made_durable(
+    tmp_path: Path, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    sync, rename, replace = os.fsync, Path.rename, Path.replace
+
+    def record_sync(handle: int) -> None:
+        calls.append(f"sync {os.fstat(handle).st_ino}")
+        sync(handle)
+
+    def record_rename(path: Path, target: Path) -> Path:
+        calls.append(f"rename to {target.name}")
+        return rename(path, target)
+
+    def record_replace(path: Path, target: Path) -> Path:
+        calls.append(f"rename to {target.name}")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(Path, "rename", record_rename)
+    monkeypatch.setattr(Path, "replace", record_replace)
+    (saved,) = write(tmp_path, operator, 1)
+    inner, directory = saved.stat().st_ino, tmp_path.stat().st_ino
+    manifest = (saved / "manifest.json").stat().st_ino
+    assert calls[-5:] == [
+        f"sync {manifest}",
+        "rename to manifest.json",
+        f"sync {inner}",
+        "rename to step-000000001",
+        f"sync {directory}",
+    ]
+    for name in ("model.safetensors", "model.json", "state.pt"):
+        assert f"sync {(saved / name).stat().st_ino}" in calls
 
 
 def test_what_cannot_be_stored_leaves_the_one_before(tmp_path: Path, operator: Operator) -> None:

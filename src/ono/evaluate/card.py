@@ -22,7 +22,7 @@ from ono.problem import Problem
 
 FORMAT = 1
 WEIGHTS_FILE, CARD_FILE, MANIFEST = "model.safetensors", "model.json", "manifest.json"
-BEST = "best.json"
+CHECKPOINTS, BEST = "checkpoints", "best.json"
 
 
 class Card(BaseModel, frozen=True, extra="forbid"):
@@ -112,9 +112,9 @@ def find_operator(path: Path) -> Path:
     """Return the directory that holds `model.safetensors`, given it, a checkpoint or a run."""
     if (path / WEIGHTS_FILE).is_file():
         return path
-    if (chosen := best_checkpoint(path / "checkpoints")) is not None:
+    if (chosen := best_checkpoint(path / CHECKPOINTS)) is not None:
         return chosen
-    saved = sorted((path / "checkpoints").glob(f"step-*/{MANIFEST}"))
+    saved = sorted((path / CHECKPOINTS).glob(f"step-*/{MANIFEST}"))
     if saved:
         return saved[-1].parent
     raise CheckpointError(
@@ -130,7 +130,7 @@ def best_checkpoint(directory: Path) -> Path | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     chosen = directory / Path(str(name)).name
-    return chosen if (chosen / WEIGHTS_FILE).is_file() else None
+    return chosen if (chosen / MANIFEST).is_file() else None
 
 
 def read_card(path: Path) -> Card:
@@ -163,6 +163,11 @@ def read_card(path: Path) -> Card:
 def refuse_damaged(directory: Path) -> None:
     """Compare the files with the manifest that a checkpoint has; an exported operator has none."""
     if not (directory / MANIFEST).is_file():
+        if _is_of_a_run(directory):
+            raise CheckpointError(
+                f"{directory} has no {MANIFEST}: not a complete checkpoint; use another checkpoint "
+                "of the run"
+            )
         return
     try:
         files = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))["files"]
@@ -176,6 +181,11 @@ def refuse_damaged(directory: Path) -> None:
                 f"{directory / name} is damaged: expected sha256 {digest}, got {actual[name]}; "
                 "use another checkpoint of the run"
             )
+
+
+def _is_of_a_run(directory: Path) -> bool:
+    place = directory.resolve()
+    return place.parent.name == CHECKPOINTS and place.name.startswith("step-")
 
 
 def first_line(error: Exception) -> str:
