@@ -143,15 +143,17 @@ def shortage(error: BaseException) -> str | None:
     >>> shortage(MemoryError()), shortage(ValueError("no"))
     ('out of memory', None)
     """
+    told = str(error)
+    if isinstance(error, MemoryError):
+        return told or "out of memory"
     import torch
 
-    told = str(error)
-    if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
-        # On a CPU torch has no error of its own for it, only a name in the text.
-        _, allocator, rest = told.partition("DefaultCPUAllocator: ")
-        return rest.partition(". ")[0] if allocator else None
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return told.partition(". ")[0] or "out of memory"
+    if isinstance(error, torch.OutOfMemoryError):
+        return told.partition(". ")[0]
+    # On a CPU torch has no error of its own for it, only these texts: the second is oneDNN's.
+    for text in ("can't allocate memory", "could not create a primitive"):
+        if text in told:
+            return told[told.index(text) :].partition(". ")[0]
     return None
 
 

@@ -194,6 +194,18 @@ def test_a_mistake_is_answered_within_a_second(case: Case, change: str) -> None:
     assert seconds("train", case.recipe, change, repeats=3) < 1
 
 
+def test_a_lack_of_memory_is_told_without_a_traceback(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        np.empty(1 << 58)
+
+    monkeypatch.setattr("ono.train.evaluations.Evaluator", full)
+    message = refused("eval", case.run, code=1)
+    assert "memory ran out (Unable to allocate 2.00 EiB for an array" in message
+    assert "a run that was begun goes on with `ono resume`" in message
+
+
 def test_a_mistake_is_found_without_torch(case: Case) -> None:
     code = f"""
 import sys

@@ -29,6 +29,10 @@ def of_numpy() -> None:
     np.empty(1 << 58)
 
 
+def of_one_dnn() -> None:
+    raise RuntimeError("could not create a primitive")
+
+
 def limited(operator: Operator, fits: int, run_out: Callable[[], None] = of_gpu) -> list[int]:
     """Let an operator run out of memory late in a pass; return what it was asked for."""
     asked: list[int] = []
@@ -42,7 +46,7 @@ def limited(operator: Operator, fits: int, run_out: Callable[[], None] = of_gpu)
     return asked
 
 
-@pytest.mark.parametrize("run_out", [of_gpu, of_torch_on_cpu, of_numpy])
+@pytest.mark.parametrize("run_out", [of_gpu, of_torch_on_cpu, of_numpy, of_one_dnn])
 def test_smaller_batches_give_the_same_statistics_and_errors(
     tmp_path: Path, run_out: Callable[[], None]
 ) -> None:

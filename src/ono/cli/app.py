@@ -60,7 +60,7 @@ def root(
 
 def main() -> None:
     """Run a command; an error a user can cause becomes one message and an exit code."""
-    from ono.device import keep_freed_memory
+    from ono.device import keep_freed_memory, shortage
     from ono.errors import Interrupted, OnoError
 
     keep_freed_memory()
@@ -79,6 +79,16 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
+    except (MemoryError, RuntimeError) as error:
+        if (reason := shortage(error)) is None:
+            raise
+        typer.secho("error: ", fg="red", err=True, nl=False)
+        typer.echo(
+            f"memory ran out ({reason}); ask for less at a time or free some, then run the same "
+            "command again; a run that was begun goes on with `ono resume`",
+            err=True,
+        )
+        sys.exit(1)
     except OSError as error:
         typer.secho("error: ", fg="red", err=True, nl=False)
         typer.echo(f"{error.strerror or error}: {error.filename or 'input or output'}", err=True)
