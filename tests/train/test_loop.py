@@ -301,10 +301,9 @@ def test_a_finished_run_is_not_resumed(finished: Path) -> None:
 
 def test_commands_to_copy_are_for_a_shell(data: Path, tmp_path: Path) -> None:
     run, place = tmp_path / "my run", tmp_path / "my data"
-    tiny.dataset(place)
-    broken = np.load(place / "inputs.npy")
+    broken = tiny.fields()[1].copy()
     broken[0] = np.nan
-    np.save(place / "inputs.npy", broken)
+    tiny.dataset(place, inputs=broken)
     with pytest.raises(DataError, match=f"`ono data check '{place}'` lists them"):
         fit(tiny.recipe(place), tmp_path / "broken")
     (place / "dataset.json").unlink()

@@ -201,9 +201,10 @@ class Dataset:
                     f"{actual}"
                 )
         if changes:
+            look = shlex.join(("ono", "data", "check", str(self.path), "--verify"))
             raise DataError(
                 f"{'; '.join(changes)}; make or import the data again, or restore what "
-                f"`ono data check {self.path} --verify` names"
+                f"`{look}` names"
             )
 
 
