@@ -18,13 +18,20 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Measure speed and memory.", no_args_is_help=True)
 
+_Recipes = Annotated[list[str], typer.Argument(help="Packaged recipes, as darcy/ono.")]
+_Override = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a value of the recipes, KEY=VALUE.")
+]
+_Seconds = Annotated[float, typer.Option(min=0.1, help="To measure each for.")]
+_Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+_Lines = Annotated[Path | None, typer.Option(help="Add the results to this JSON-lines file.")]
+_Commit = Annotated[str | None, typer.Option(help="To be kept with the lines.")]
+
 
 @app.command()
 def speed(
-    recipes: Annotated[list[str], typer.Argument(help="Packaged recipes, as darcy/ono.")],
-    override: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a value of the recipes, KEY=VALUE.")
-    ] = None,
+    recipes: _Recipes,
+    override: _Override = None,
     execution: Annotated[
         list[str] | None, typer.Option(help="eager, compiled or captured; repeatable.")
     ] = None,
@@ -32,12 +39,10 @@ def speed(
         bool, typer.Option(help="Measure the published form of ONO too, eager in float32.")
     ] = True,
     samples: Annotated[int, typer.Option(min=8, help="Of the stand-in data.")] = 64,
-    seconds: Annotated[float, typer.Option(min=0.1, help="To measure each for.")] = 2.0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    lines: Annotated[
-        Path | None, typer.Option(help="Add the results to this JSON-lines file.")
-    ] = None,
-    commit: Annotated[str | None, typer.Option(help="To be kept with the lines.")] = None,
+    seconds: _Seconds = 2.0,
+    device: _Device = "auto",
+    lines: _Lines = None,
+    commit: _Commit = None,
 ) -> None:
     """Time whole training steps on random data with the shapes of the benchmarks.
 
@@ -108,10 +113,8 @@ def _speed_cells(row: Comparison) -> list[str]:
 
 @app.command()
 def inference(
-    recipes: Annotated[list[str], typer.Argument(help="Packaged recipes, as darcy/ono.")],
-    override: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a value of the recipes, KEY=VALUE.")
-    ] = None,
+    recipes: _Recipes,
+    override: _Override = None,
     points: Annotated[
         list[int] | None, typer.Option(min=4, help="Of a sample; repeatable. Default: 1e3 to 1e6.")
     ] = None,
@@ -122,12 +125,10 @@ def inference(
     recorded: Annotated[
         bool, typer.Option("--recorded", help="Replay each call as a CUDA graph (needs a GPU).")
     ] = False,
-    seconds: Annotated[float, typer.Option(min=0.1, help="To measure each for.")] = 2.0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    lines: Annotated[
-        Path | None, typer.Option(help="Add the results to this JSON-lines file.")
-    ] = None,
-    commit: Annotated[str | None, typer.Option(help="To be kept with the lines.")] = None,
+    seconds: _Seconds = 2.0,
+    device: _Device = "auto",
+    lines: _Lines = None,
+    commit: _Commit = None,
 ) -> None:
     """Time evaluations of folded operators, one sample and many, up to millions of points.
 

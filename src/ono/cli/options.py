@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+import typer
 
 from ono.errors import InputError, nearest
 
 Word = TypeVar("Word", bound=str)
+
+RecipeSource = Annotated[
+    str, typer.Argument(help="A packaged recipe (darcy/ono), a YAML file, or a dataset directory.")
+]
 
 
 def refuse(why: str, **options: object) -> None:

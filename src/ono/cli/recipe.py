@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ono.cli.options import RecipeSource
 from ono.cli.progress import print_table
 
 app = typer.Typer(help="Look at recipes.", no_args_is_help=True)
@@ -30,10 +31,7 @@ def list_recipes(
 
 @app.command("show")
 def show(
-    recipe: Annotated[
-        str,
-        typer.Argument(help="A packaged recipe (darcy/ono), a YAML file, or a dataset directory."),
-    ],
+    recipe: RecipeSource,
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Changes, as key=value: model.name=fno")
     ] = None,

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ono.cli.options import RecipeSource
+
 if TYPE_CHECKING:
     from ono.train.recipe import Recipe
     from ono.train.state import Listener, Result
 
 
 def train(
-    recipe: Annotated[
-        str,
-        typer.Argument(help="A packaged recipe (darcy/ono), a YAML file, or a dataset directory."),
-    ],
+    recipe: RecipeSource,
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Changes, as key=value: train.epochs=10")
     ] = None,

@@ -115,7 +115,7 @@ def _train(job: Job, settings: Settings, line: Line, listeners: list[Listener]) 
     result = run.result()
     assert result is not None
     values = {"test": result["test"], "validation": result["validation"]}
-    if result["test_seen"] is not None:
+    if recipe.rollout is not None and recipe.rollout.train_steps is not None:
         values |= {"seen": result["test_seen"], "unseen": result["test_unseen"]}
     if job.cell.resolutions or job.cell.pictured:
         values |= _look_closer(job, settings, line, path, result)
