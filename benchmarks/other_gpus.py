@@ -2,14 +2,18 @@
 
 python benchmarks/other_gpus.py
 python benchmarks/other_gpus.py 8.6 --precisions bf16
+python benchmarks/other_gpus.py 9.0 --only "told*"
 
-Needs Triton, and no GPU. Nothing is run: a compiled kernel says how much shared memory it takes.
+Needs Triton, and no GPU. Nothing is run: a compiled kernel says how much shared memory it takes,
+and its code whether it reads registers that nothing has written, which would be the compiler's
+fault and ours to avoid.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ from lines import keep
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
+from unset_registers import unset_registers
 
 import ono.models.ono_fused as fused
 import ono.nn.between_landmarks as between
@@ -54,12 +59,16 @@ class Elsewhere:
 class Compiled:
     """Take the place of launches: compile what would be run, each kernel once."""
 
-    def __init__(self) -> None:
+    def __init__(self, only: str) -> None:
+        self.only = only
         self.shared: dict[str, int] = {}
+        self.unset: dict[str, list[str]] = {}
 
     def run(self, kernel: Any, *args: Any, **options: Any) -> None:
         for name in ("grid", "warmup"):
             options.pop(name)
+        if not fnmatchcase(kernel.fn.__name__, self.only):
+            return
         *_, target, backend, bind = kernel.create_binder()
         bound, special, _ = bind(*args, **options)
         asked, signature, constants, attributes = kernel._pack_args(
@@ -70,6 +79,7 @@ class Compiled:
             source = kernel.ASTSource(kernel, signature, constants, attributes)
             done = triton.compile(source, target=target, options=asked.__dict__)
             self.shared[key] = done.metadata.shared
+            self.unset[key] = unset_registers(done.asm["cubin"])
 
 
 def step(functions: int, sets: int, **lower: Any) -> None:
@@ -98,10 +108,10 @@ def major_of(capability: str) -> int:
     return int(capability.split(".")[0])
 
 
-def pretend(capability: str, precision: str) -> Compiled:
+def pretend(capability: str, precision: str, only: str) -> Compiled:
     """Let tensors of the CPU be taken for those of another GPU."""
     driver.set_active(Elsewhere(capability))
-    compiled = Compiled()
+    compiled = Compiled(only)
     JITFunction.run = lambda kernel, *args, **options: compiled.run(kernel, *args, **options)
     major = major_of(capability)
     fits = 1024 * ROOM[capability] >= launch._THREE_TILES
@@ -125,6 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("capabilities", nargs="*", help=f"of {', '.join(ROOM)}; default: all")
     parser.add_argument("--precisions", nargs="*", default=list(PRECISIONS), choices=PRECISIONS)
+    parser.add_argument("--only", default="*", help="kernels named like this")
     parser.add_argument("--lines", type=Path, help="add the results to this file of JSON lines")
     parser.add_argument("--commit", default="unknown")
     args = parser.parse_args()
@@ -132,11 +143,13 @@ def main() -> None:
         parser.error(f"nothing is known of {', '.join(sorted(unknown))}")
     for capability in args.capabilities or ROOM:
         for name in args.precisions:
-            compiled = pretend(capability, PRECISIONS[name])
+            compiled = pretend(capability, PRECISIONS[name], args.only)
             for functions, sets in ((16, 1), (16, 8), (32, 4)):
                 step(functions, sets)
             for count in LANDMARKS if has_landmarks(capability) else ():
                 step(16, 1, attention="nystrom", landmarks=count)
+            if not compiled.shared:
+                parser.error(f"no kernel for {capability} is named like {args.only!r}")
             largest = max(compiled.shared, key=lambda key: compiled.shared[key])
             keep(
                 {
@@ -146,6 +159,7 @@ def main() -> None:
                     "largest": largest.split()[0],
                     "its KiB": round(compiled.shared[largest] / 1024, 1),
                     "KiB there are": ROOM[capability],
+                    "reading unset registers": sum(map(bool, compiled.unset.values())),
                     "triton": triton.__version__,
                     "commit": args.commit,
                 },

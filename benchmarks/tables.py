@@ -107,6 +107,7 @@ COLUMNS = {
         "largest",
         "its KiB",
         "KiB there are",
+        "reading unset registers",
         "triton",
         "commit",
     ),

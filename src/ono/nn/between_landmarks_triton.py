@@ -3,6 +3,10 @@
     S = softmax(q kᵀ / sqrt(share)),  X = pinv(S) by iteration,  told = X seen
 
 A tile may be larger than its matrix. Around it are zeros, which all products leave there.
+
+Only the products of the iterations take tensor cores. With products of the same memory before and
+behind the loop as well, ptxas 12.8 gives those behind it the address of a register that nothing
+has written (`benchmarks/other_gpus.py` looks for such); they are small.
 """
 
 import triton
@@ -31,6 +35,12 @@ def _used(counts, number, heads, size: tl.constexpr):
 
 
 @triton.jit
+def _small(a, b):
+    """Return the product of a matrix with what has the width of a head, or of two of those."""
+    return product(a, b, "ieee")
+
+
+@triton.jit
 def _polynomials(p, identity, precision: tl.constexpr):
     """Return 15 - P (7 - P), and ¼ (13 - P times that)."""
     inner = 15 * identity - 7 * p + product(p, p, precision)
@@ -49,7 +59,7 @@ def told(
     own, area = number * size * share, size * size
     asked = rows(q + own, share, 0, used, tile, share)
     key = rows(k + own, share, 0, used, tile, share)
-    logits = product(asked, tl.trans(key), precision) * scale
+    logits = _small(asked, tl.trans(key)) * scale
     logits = tl.where(tl.arange(0, tile)[None, :] < used, logits, LOWEST)
     s = tl.exp(logits - tl.max(logits, 1)[:, None])
     s = tl.where(inside, s / tl.sum(s, 1)[:, None], 0.0)
@@ -66,7 +76,7 @@ def told(
     if kept is not None:
         last = (tl.cast(iterations, tl.int64) * matrices + number) * area
         tl.store(kept + last + at, x, mask=there)
-    answer = product(x, rows(seen + own, share, 0, used, tile, share), precision)
+    answer = _small(x, rows(seen + own, share, 0, used, tile, share))
     store_rows(out + own, share, 0, size, answer, tile, share)
 
 
@@ -84,8 +94,8 @@ def told_backward(
     d_told = rows(d_out + own, share, 0, used, tile, share)
     last = (tl.cast(iterations, tl.int64) * matrices + number) * area
     x = tl.load(kept + last + at, mask=there, other=0.0)
-    store_rows(d_seen + own, share, 0, size, product(tl.trans(x), d_told, precision), tile, share)
-    d_x = product(d_told, tl.trans(rows(seen + own, share, 0, used, tile, share)), precision)
+    store_rows(d_seen + own, share, 0, size, _small(tl.trans(x), d_told), tile, share)
+    d_x = _small(d_told, tl.trans(rows(seen + own, share, 0, used, tile, share)))
     d_s = tl.zeros((tile, tile), tl.float32)
     for done in range(1, iterations + 1):
         begin = (tl.cast(iterations - done, tl.int64) * matrices + number) * area
@@ -108,9 +118,9 @@ def told_backward(
     d_s += _scaling_backward(s, tl.trans(d_x))
     d_logits = s * (d_s - tl.sum(s * d_s, 1)[:, None]) * scale
     key = rows(k + own, share, 0, used, tile, share)
-    store_rows(d_q + own, share, 0, size, product(d_logits, key, precision), tile, share)
+    store_rows(d_q + own, share, 0, size, _small(d_logits, key), tile, share)
     asked = rows(q + own, share, 0, used, tile, share)
-    d_key = product(tl.trans(d_logits), asked, precision)
+    d_key = _small(tl.trans(d_logits), asked)
     store_rows(d_k + own, share, 0, size, d_key, tile, share)
 
 
