@@ -10,7 +10,10 @@ import contextlib
 import importlib
 import os
 import signal
+import sys
+from collections.abc import Generator
 
+import pytest
 import torch
 
 # A shell lets what it starts in the background ignore Ctrl-C, which some tests send.
@@ -46,3 +49,21 @@ if not os.environ.get("ONO_TEST_COMPILE"):
     from jaxtyping import install_import_hook
 
     install_import_hook("ono", "beartype.beartype")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """End a process that has lost its GPU: every test behind this one would fail as well."""
+    report = yield
+    if call.excinfo is not None and torch.cuda.is_initialized():
+        from ono.experiments.gpu import device_is_lost
+
+        if device_is_lost():
+            where = sys.__stderr__ or sys.stderr
+            where.write(f"{item.nodeid} lost the GPU\n{report.longreprtext}\n")
+            if "PYTEST_XDIST_WORKER" in os.environ:
+                os._exit(1)  # another worker takes its place
+            pytest.exit(f"{item.nodeid} lost the GPU", returncode=1)
+    return report

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ono.device import quick_products
-from ono.nn.softmax_attention import small_tiles, softmax_attention
+from ono.nn.softmax_attention import quickest, small_tiles, softmax_attention
 
 
 def both_ways(
@@ -67,3 +69,56 @@ def test_torch_is_told_the_shapes() -> None:
     bias = torch.randn(2, 1, 1, 50, generator=draw)
     for told in (None, bias):
         torch.library.opcheck(small_tiles, (q, k, v, told))
+
+
+def long_ones(points: int, dtype: torch.dtype, device: str) -> tuple[list[Tensor], Tensor]:
+    """Return queries, keys, values, the slope behind them, and logarithms of uneven weights."""
+    draw = torch.Generator().manual_seed(0)
+    drawn = torch.randn(4, 2, 3, points, 16, generator=draw).to(device, dtype)
+    weights = torch.rand(2, points, generator=draw).pow(4)
+    weights[0, points // 2 :] = 0
+    return list(drawn), weights.log()[:, None, None].to(device)
+
+
+def found(answer: Callable[..., Tensor], given: list[Tensor], bias: Tensor | None) -> list[Tensor]:
+    """Return what an attention answers, and its gradients."""
+    *inputs, slope = given
+    inputs = [x.detach().clone().requires_grad_() for x in inputs]
+    mixed = answer(*inputs, bias)
+    return [mixed.detach(), *torch.autograd.grad(mixed, inputs, slope)]
+
+
+def by_torch(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    rounded = None if bias is None else bias.to(q.dtype)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=rounded)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_two_channels_are_as_good_as_a_bias(weighted: bool) -> None:
+    given, bias = long_ones(300, torch.float32, "cpu")
+    asked = bias if weighted else None
+    exact = found(by_torch, [x.double() for x in given], asked)
+    for mine, expected in zip(found(quickest, given, asked), exact, strict=True):
+        assert (mine - expected).norm() < 2e-6 * expected.norm()
+
+
+def test_and_better_than_a_rounded_one() -> None:
+    given, bias = long_ones(300, torch.bfloat16, "cpu")
+    exact = found(by_torch, [x.double() for x in given], bias)
+    ours, theirs = found(quickest, given, bias), found(by_torch, given, bias)
+    for mine, other, expected in zip(ours, theirs, exact, strict=True):
+        assert (mine - expected).norm() < (other - expected).norm()
+        assert (mine - expected).norm() < 1e-2 * expected.norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("weighted", [False, True])
+def test_long_ones_are_quick_and_right_on_a_gpu(weighted: bool) -> None:
+    given, bias = long_ones(5000, torch.bfloat16, "cuda")
+    asked = bias if weighted else None
+    exact = found(by_torch, [x.double() for x in given], asked)
+    with torch.profiler.profile() as seen:
+        ours = found(softmax_attention, given, asked)
+    for mine, expected in zip(ours, exact, strict=True):
+        assert (mine - expected).norm() < 1e-2 * expected.norm()
+    assert not any("math" in event.name or "efficient" in event.name for event in seen.events())

@@ -140,7 +140,7 @@ class SoftmaxAttention(Attention):
         k, v = (self.split(x).transpose(1, 2) for x in (k, v))
         if measure.weights is None:
             return k, v
-        return k, v, measure.weights[:, None, None].log().to(k.dtype)
+        return k, v, measure.weights[:, None, None].log()
 
     def mix(self, q: Queries, summary: Summary) -> Queries:
         """Return softmax(q kᵀ / sqrt(share) + log w) v."""
