@@ -2,10 +2,10 @@
 
 python benchmarks/packing.py elasticity/ono darcy/fno --at-once 1 2 4
 
-Trainings are processes of their own. All begin to step at the same moment and go on for the same
-time; their steps a second are added up and compared with those of one alone, to be held against the
-limit in `ono.experiments.costs`. Start NVIDIA's Multi-Process Service first to measure with it
-(`--note mps` writes that down).
+Trainings are processes of their own. Of all that are ready so many begin to step at the same moment
+and go on for the same time; their steps a second are added up and compared with those of one alone,
+to be held against the limit in `ono.experiments.costs`. Start NVIDIA's Multi-Process Service first
+to measure with it (`--note mps` writes that down).
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import argparse
 import multiprocessing
 import tempfile
 import time
+from collections.abc import Sequence
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from lines import keep
@@ -24,55 +26,70 @@ from lines import keep
 from ono.device import choose_device, describe_device, matmul_precision
 from ono.experiments.speed import recipe_on, runner_of
 from ono.experiments.stand_in import stand_in
+from ono.train.execution import Captured, Epoch, OneByOne
 
 
-def step(
-    recipe: str, data: str, device: str, seconds: float, barrier: Barrier, answers: Queue[float]
-) -> None:
-    """Take steps for so long, together with the others; answer how many in a second."""
+class Together(NamedTuple):
+    """What all processes of a recipe know of each other."""
+
+    counts: Sequence[int]
+    seconds: float
+    barrier: Barrier
+    answers: Queue[tuple[int, float]]
+
+
+def trained(recipe: str, data: str, device: str, index: int, together: Together) -> None:
+    """Take steps with as many others as each count says; answer how many in a second."""
     try:
-        answers.put(rate(recipe, data, device, seconds, barrier))
+        where = torch.device(device)
+        chosen = recipe_on(recipe, Path(data), [])
+        runner, epoch = runner_of(chosen, where)
+        with matmul_precision(chosen.train.precision, where):
+            rate(runner, epoch, where, 0.0)
+            for count in together.counts:
+                together.barrier.wait()
+                if index < count:
+                    steps = rate(runner, epoch, where, together.seconds)
+                    together.answers.put((count, steps))
+                together.barrier.wait()
     except BaseException:
-        barrier.abort()  # nobody waits for this one
+        together.barrier.abort()  # nobody waits for this one
         raise
 
 
-def rate(recipe: str, data: str, device: str, seconds: float, barrier: Barrier) -> float:
-    """Return the steps a second, from when all are ready."""
-    chosen = recipe_on(recipe, Path(data), [])
-    where = torch.device(device)
-    runner, epoch = runner_of(chosen, where)
-    with matmul_precision(chosen.train.precision, where):
+def rate(runner: OneByOne | Captured, epoch: Epoch, device: torch.device, seconds: float) -> float:
+    """Return the steps a second, of an epoch at least."""
+    began, steps = time.monotonic(), 0
+    while steps == 0 or time.monotonic() < began + seconds:
         for _ in runner.run(epoch):
-            pass
-        if where.type == "cuda":
-            torch.cuda.synchronize(where)
-        barrier.wait()
-        began, steps = time.monotonic(), 0
-        while time.monotonic() < began + seconds:
-            for _ in runner.run(epoch):
-                steps += 1
-            if where.type == "cuda":
-                torch.cuda.synchronize(where)
-        return steps / (time.monotonic() - began)
+            steps += 1
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    return steps / (time.monotonic() - began)
 
 
-def together(recipe: str, data: Path, count: int, device: str, seconds: float) -> float:
-    """Return the steps a second of so many trainings in all."""
+def rates(
+    recipe: str, data: Path, counts: Sequence[int], device: str, seconds: float
+) -> dict[int, float]:
+    """Return the steps a second of so many trainings in all, for each of the counts."""
     context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(count)
-    answers: Queue[float] = context.Queue()
+    answers: Queue[tuple[int, float]] = context.Queue()
+    together = Together(counts, seconds, context.Barrier(max(counts)), answers)
     processes = [
-        context.Process(target=step, args=(recipe, str(data), device, seconds, barrier, answers))
-        for _ in range(count)
+        context.Process(target=trained, args=(recipe, str(data), device, index, together))
+        for index in range(max(counts))
     ]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     if any(process.exitcode for process in processes):
-        raise SystemExit(f"one of {count} trainings of {recipe} failed")
-    return sum(answers.get() for _ in processes)
+        raise SystemExit(f"one of {len(processes)} trainings of {recipe} failed")
+    found = dict.fromkeys(counts, 0.0)
+    for _ in range(sum(counts)):
+        count, steps = answers.get()
+        found[count] += steps
+    return found
 
 
 def main() -> None:
@@ -93,15 +110,13 @@ def main() -> None:
             data = Path(folder) / name
             if not data.exists():
                 stand_in(name, data, samples=args.samples)
-            alone = None
-            for count in args.at_once:
-                all_steps = together(recipe, data, count, device, args.seconds)
-                alone = alone or all_steps / count
+            found = rates(recipe, data, sorted({1, *args.at_once}), device, args.seconds)
+            for count, all_steps in found.items():
                 line = {
                     "recipe": recipe,
                     "at_once": count,
                     "steps_per_second": round(all_steps, 1),
-                    "times_alone": round(all_steps / alone, 2),
+                    "times_alone": round(all_steps / found[1], 2),
                     "note": args.note,
                     "device": describe_device(device),
                     "commit": args.commit,

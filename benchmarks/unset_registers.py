@@ -19,10 +19,8 @@ _INSTRUCTION = re.compile(
     r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(?P<name>[A-Z][A-Za-z0-9_.]*)\s*(?P<operands>.*?)\s*;"
 )
 _REGISTER = re.compile(r"\bUR(\d+)\b")
-_DESCRIBED = re.compile(r"\b(g?)desc\[UR(\d+)\]")
-_WRITING = re.compile(r"^(U(?!TMA|BLK|CGA|SET)[A-Z0-9]+|S2UR|R2UR|VOTEU|REDUX)$")
-_ZERO = 63
-"""What is read from it is zero."""
+_DESCRIBED = re.compile(r"\bg?desc\[UR(\d+)\]")
+_WRITING = re.compile(r"^(U(?!TMA|BLK|CGA|SET)[A-Z0-9]+|LDCU|S2UR|R2UR|VOTEU|REDUX)$")
 
 
 def unset_registers(cubin: bytes) -> list[str]:
@@ -37,7 +35,8 @@ def unset_registers(cubin: bytes) -> list[str]:
 
 def unset_in(listing: str) -> list[str]:
     """Return them for a disassembled kernel; what a loop reads is written ahead of it, too."""
-    found, known = [], {_ZERO}
+    found: list[str] = []
+    known: set[int] = set()
     for line in listing.splitlines():
         if match := _INSTRUCTION.match(line):
             written, read = _registers(match["name"], match["operands"])
@@ -56,20 +55,20 @@ def _registers(name: str, operands: str) -> tuple[set[int], set[int]]:
         count = 4 if "128" in changes else 2 if {"64", "WIDE"} & set(changes) else 1
         written.update(range(int(first[1]), int(first[1]) + count))
         operands = operands[first.end() :]
-    read = set(_of_descriptors(operands))
+    read = set(_of_descriptors(kind, operands))
     width = 2 if kind.startswith("U") and "64" in changes else 1
     for match in _REGISTER.finditer(_DESCRIBED.sub("", operands)):
         read.update(range(int(match[1]), int(match[1]) + width))
     return written, read
 
 
-def _of_descriptors(operands: str) -> Iterator[int]:
-    """Yield the registers of addresses: of two for a product, if no factor is in registers."""
+def _of_descriptors(kind: str, operands: str) -> Iterator[int]:
+    """Yield the registers of addresses: HGMMA has those of both factors side by side."""
     for match in _DESCRIBED.finditer(operands):
-        of_product, first = match[1], int(match[2])
-        if not of_product:
+        first = int(match[1])
+        if kind != "HGMMA":
             yield from (first, first + 1)
         elif len(re.findall(r"\bR\d+", operands[: match.start()])) > 1:
-            yield from (first + 2, first + 3)
+            yield from (first + 2, first + 3)  # the other factor is in registers of its own
         else:
             yield from range(first, first + 4)
