@@ -36,18 +36,13 @@ def listing(*instructions: str) -> str:
 def test_registers_that_nothing_has_written_are_found(
     unset_in: Callable[[str], list[str]],
 ) -> None:
-    code = listing(
-        "UMOV UR54, UR20",
-        "UIADD3 UR58, UP1, UR58, 0x20, URZ",
-        "HGMMA.64x16x16.F32.BF16 R24, R48, gdesc[UR56].tnspB, RZ, !UPT",
-        "LDG.E.128 R8, desc[UR12][R14.64]",
-    )
-    assert unset_in(code) == [
+    instructions = [
         "UMOV UR54, UR20",
         "UIADD3 UR58, UP1, UR58, 0x20, URZ",
         "HGMMA.64x16x16.F32.BF16 R24, R48, gdesc[UR56].tnspB, RZ, !UPT",
         "LDG.E.128 R8, desc[UR12][R14.64]",
     ]
+    assert unset_in(listing(*instructions)) == instructions
 
 
 def test_those_that_are_written_are_not(unset_in: Callable[[str], list[str]]) -> None:

@@ -53,8 +53,8 @@ def softmax_attention(
 def quickest(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     """Return the attention of whichever kernel is the quickest; none of the quick takes a bias.
 
-    So that becomes two channels of k, the second with what the first has rounded away, where q is
-    one: its products are sums of float32.
+    The bias becomes two channels of k, where q is one: the second holds what the first has rounded
+    away, and their products are added in float32.
     """
     share, scale = q.shape[-1], q.shape[-1] ** -0.5
     if bias is not None:

@@ -25,6 +25,7 @@ LEAD = (
     "paper and how far ours lies from it. “–” has no result yet; an empty place is one where the "
     "operator cannot work. Errors are relative L2, a mean over the test split."
 )
+BOLD = "Bold is ONO, not the least error."
 
 
 @runtime_checkable
@@ -131,7 +132,7 @@ def _html(sheets: Sequence[Sheet]) -> str:
         "<header>",
         paragraph(TITLE, "kind"),
         "<h1>Orthogonal attention, reproduced</h1>",
-        paragraph(LEAD, "lead"),
+        paragraph(f"{LEAD} {BOLD}", "lead"),
         "</header>",
         "<main>",
     ]
